@@ -24,8 +24,8 @@
 #![deny(unsafe_code)]
 
 mod aead;
-mod beside;
 mod cipher;
+mod comparison;
 mod ecryptfs;
 mod fio;
 mod formats;
@@ -48,8 +48,8 @@ mod unlock;
 mod vhost_user;
 
 pub use aead::aead;
-pub use beside::ServerRow;
 pub use cipher::cipher;
+pub use comparison::ServerRow;
 pub use ecryptfs::{
     CryptoRow, EcryptfsReport, MountBenchOptions, MountReport, ecryptfs, ecryptfs_mount, serve_bare_mount,
 };

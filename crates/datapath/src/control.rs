@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use underseal_volume::Volume;
 
+use crate::inbox::{LowerRequest, QueueInbox};
 use crate::layout::Layout;
 use crate::mover::Turn;
-use crate::post::{LowerRequest, QueueInbox};
 use crate::{Error, ErrorKind, Policy, Result, Stats};
 
 /// The time limit for queues to drop a key. They have no other work then.

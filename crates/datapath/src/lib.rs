@@ -18,9 +18,9 @@
 
 #![deny(unsafe_code)]
 
-mod claims;
 mod control;
 mod error;
+mod inbox;
 mod injector;
 mod intervals;
 mod layout;
@@ -30,7 +30,6 @@ mod mover;
 mod pace;
 mod piece;
 mod policy;
-mod post;
 mod queue;
 mod request;
 mod shared;
@@ -41,6 +40,7 @@ mod sync;
 mod users;
 mod verified;
 mod workers;
+mod write_ordering;
 
 pub use error::{Error, ErrorKind};
 pub use mapping::{Mapping, MappingStatus};

@@ -61,7 +61,7 @@ pub(crate) enum LockOutcome {
 
 pub(crate) struct RangeLock<C> {
     /// A stripe's bytes, as a power of two.
-    grain: u32,
+    stripe: u32,
     words: Box<[AtomicU64]>,
     /// How many long ranges lie in the areas of each number.
     areas: [AtomicU32; AREAS],
@@ -86,11 +86,11 @@ impl<C: Claimant> RangeLock<C> {
         Self::with_words(sector.max(PAGE).ilog2(), WORDS)
     }
 
-    /// A lock with 2^`words` words and stripes of 2^`grain` bytes.
-    pub(crate) fn with_words(grain: u32, words: u32) -> Self {
+    /// A lock with 2^`words` words and stripes of 2^`stripe` bytes.
+    pub(crate) fn with_words(stripe: u32, words: u32) -> Self {
         let count = 1 << words;
         Self {
-            grain,
+            stripe,
             words: (0..count).map(|_| AtomicU64::new(0)).collect(),
             areas: std::array::from_fn(|_| AtomicU32::new(0)),
             map: Mutex::new(Map { claims: Intervals::new(), listed: vec![0; count].into() }),
@@ -99,78 +99,78 @@ impl<C: Claimant> RangeLock<C> {
 
     /// Locks a range of bytes, shared or exclusively.
     pub(crate) fn claim(&self, range: Range<u64>, shared: bool, claimant: impl FnOnce() -> C) -> LockOutcome {
-        let grains = self.grains(range);
-        if self.take_all(&grains, shared) {
+        let stripes = self.stripes(range);
+        if self.take_all(&stripes, shared) {
             return LockOutcome::Taken;
         }
         let mut map = self.map();
-        if is_long(&grains) {
-            for area in self.areas_of(&grains) {
+        if is_long(&stripes) {
+            for area in self.areas_of(&stripes) {
                 area.fetch_add(1, Ordering::SeqCst);
             }
             for place in 0..self.words.len() {
                 let seen = self.words[place].load(Ordering::SeqCst);
-                if self.holds(place, seen).is_some_and(|grain| grains.contains(&grain)) {
+                if self.holds(place, seen).is_some_and(|stripe| stripes.contains(&stripe)) {
                     self.list(&mut map, place);
                     self.unlist(&mut map, place, 0);
                 }
             }
         } else {
-            for grain in grains.clone() {
-                let place = self.place(grain);
+            for stripe in stripes.clone() {
+                let place = self.place(stripe);
                 self.list(&mut map, place);
                 map.listed[place] += 1;
             }
         }
-        let holds = map.claims.enter(grains, Holder::Known(claimant()), shared);
+        let holds = map.claims.enter(stripes, Holder::Known(claimant()), shared);
         if holds { LockOutcome::Listed } else { LockOutcome::Waits }
     }
 
     /// Locks a range if it needs no turn.
     pub(crate) fn take(&self, range: Range<u64>, shared: bool) -> bool {
-        self.take_all(&self.grains(range), shared)
+        self.take_all(&self.stripes(range), shared)
     }
 
     /// Releases a range that was [taken](LockOutcome::Taken).
     pub(crate) fn give_back(&self, range: Range<u64>, shared: bool) {
-        self.give_all_back(self.grains(range), shared);
+        self.give_all_back(self.stripes(range), shared);
     }
 
     /// Releases a range that is in the map, whether it holds or waits.
     pub(crate) fn leave(&self, range: Range<u64>, claimant: C) {
-        let grains = self.grains(range);
+        let stripes = self.stripes(range);
         let mut map = self.map();
-        map.leave(grains.clone(), &Holder::Known(claimant));
-        if is_long(&grains) {
-            for area in self.areas_of(&grains) {
+        map.leave(stripes.clone(), &Holder::Known(claimant));
+        if is_long(&stripes) {
+            for area in self.areas_of(&stripes) {
                 area.fetch_sub(1, Ordering::SeqCst);
             }
         } else {
-            grains.for_each(|grain| self.unlist(&mut map, self.place(grain), 1));
+            stripes.for_each(|stripe| self.unlist(&mut map, self.place(stripe), 1));
         }
     }
 
-    fn take_all(&self, grains: &Range<u64>, shared: bool) -> bool {
-        if is_long(grains) {
+    fn take_all(&self, stripes: &Range<u64>, shared: bool) -> bool {
+        if is_long(stripes) {
             return false;
         }
-        let taken = grains.clone().take_while(|grain| self.take_one(*grain, shared)).count() as u64;
-        let all = taken == grains.end - grains.start;
+        let taken = stripes.clone().take_while(|stripe| self.take_one(*stripe, shared)).count() as u64;
+        let all = taken == stripes.end - stripes.start;
         // This follows the words: a long range has raised the number by now, or finds the words.
-        if all && self.areas_of(grains).all(|area| area.load(Ordering::SeqCst) == 0) {
+        if all && self.areas_of(stripes).all(|area| area.load(Ordering::SeqCst) == 0) {
             return true;
         }
-        self.give_all_back(grains.start..grains.start + taken, shared);
+        self.give_all_back(stripes.start..stripes.start + taken, shared);
         false
     }
 
-    fn give_all_back(&self, grains: Range<u64>, shared: bool) {
-        grains.for_each(|grain| self.give_one_back(grain, shared));
+    fn give_all_back(&self, stripes: Range<u64>, shared: bool) {
+        stripes.for_each(|stripe| self.give_one_back(stripe, shared));
     }
 
-    fn take_one(&self, grain: u64, shared: bool) -> bool {
-        let word = &self.words[self.place(grain)];
-        let first = self.tag(grain) | if shared { 1 } else { ALONE };
+    fn take_one(&self, stripe: u64, shared: bool) -> bool {
+        let word = &self.words[self.place(stripe)];
+        let first = self.tag(stripe) | if shared { 1 } else { ALONE };
         let mut seen = 0;
         loop {
             let next = match seen {
@@ -185,9 +185,9 @@ impl<C: Claimant> RangeLock<C> {
         }
     }
 
-    fn give_one_back(&self, grain: u64, shared: bool) {
-        let place = self.place(grain);
-        let mut seen = self.tag(grain) | if shared { 1 } else { ALONE };
+    fn give_one_back(&self, stripe: u64, shared: bool) {
+        let place = self.place(stripe);
+        let mut seen = self.tag(stripe) | if shared { 1 } else { ALONE };
         while seen != LISTED {
             let next = if shared && seen & ALONE > 1 { seen - 1 } else { 0 };
             match self.words[place].compare_exchange(seen, next, Ordering::SeqCst, Ordering::Relaxed) {
@@ -196,18 +196,18 @@ impl<C: Claimant> RangeLock<C> {
             }
         }
         let mut map = self.map();
-        map.leave(grain..grain + 1, &Holder::Taker(grain));
+        map.leave(stripe..stripe + 1, &Holder::Taker(stripe));
         self.unlist(&mut map, place, 1);
     }
 
     /// Moves the holders of a word to the map, and makes the word refer there.
     fn list(&self, map: &mut Map<C>, place: usize) {
         let seen = self.words[place].swap(LISTED, Ordering::SeqCst);
-        let Some(grain) = self.holds(place, seen) else { return };
+        let Some(stripe) = self.holds(place, seen) else { return };
         let holders = seen & ALONE;
         let shared = holders != ALONE;
         for _ in 0..if shared { holders } else { 1 } {
-            map.claims.hold(grain..grain + 1, Holder::Taker(grain), shared);
+            map.claims.hold(stripe..stripe + 1, Holder::Taker(stripe), shared);
             map.listed[place] += 1;
         }
     }
@@ -221,28 +221,28 @@ impl<C: Claimant> RangeLock<C> {
     }
 
     /// The numbers of the areas that a range lies in, each once.
-    fn areas_of(&self, grains: &Range<u64>) -> impl Iterator<Item = &AtomicU32> {
-        let shift = AREA.saturating_sub(self.grain);
-        let (first, last) = (grains.start >> shift, grains.end.saturating_sub(1) >> shift);
-        let count = if grains.is_empty() { 0 } else { (last - first).saturating_add(1) };
+    fn areas_of(&self, stripes: &Range<u64>) -> impl Iterator<Item = &AtomicU32> {
+        let shift = AREA.saturating_sub(self.stripe);
+        let (first, last) = (stripes.start >> shift, stripes.end.saturating_sub(1) >> shift);
+        let count = if stripes.is_empty() { 0 } else { (last - first).saturating_add(1) };
         (0..count.min(AREAS as u64)).map(move |n| &self.areas[to_usize((first + n) % AREAS as u64)])
     }
 
-    fn grains(&self, range: Range<u64>) -> Range<u64> {
+    fn stripes(&self, range: Range<u64>) -> Range<u64> {
         let last = range.end.saturating_sub(1);
-        if range.is_empty() { 0..0 } else { range.start >> self.grain..(last >> self.grain) + 1 }
+        if range.is_empty() { 0..0 } else { range.start >> self.stripe..(last >> self.stripe) + 1 }
     }
 
     /// The word of a stripe. Neighbours have neighbouring words; scattering separates distant
     /// stripes.
-    fn place(&self, grain: u64) -> usize {
-        let upper = grain >> self.bits();
-        to_usize(grain.wrapping_add(self.scatter(upper)) & self.mask())
+    fn place(&self, stripe: u64) -> usize {
+        let upper = stripe >> self.bits();
+        to_usize(stripe.wrapping_add(self.scatter(upper)) & self.mask())
     }
 
     /// The bits of a word that name a stripe, together with the word's place.
-    fn tag(&self, grain: u64) -> u64 {
-        (grain >> self.bits()) << HOLDERS
+    fn tag(&self, stripe: u64) -> u64 {
+        (stripe >> self.bits()) << HOLDERS
     }
 
     /// The stripe that a word's value names.
@@ -272,8 +272,8 @@ impl<C: Claimant> RangeLock<C> {
 }
 
 impl<C: Claimant> Map<C> {
-    fn leave(&mut self, grains: Range<u64>, holder: &Holder<C>) {
-        self.claims.leave(grains, holder, |next| {
+    fn leave(&mut self, stripes: Range<u64>, holder: &Holder<C>) {
+        self.claims.leave(stripes, holder, |next| {
             // Holders from words have their stripe already.
             if let Holder::Known(claimant) = next {
                 claimant.granted();
@@ -282,8 +282,8 @@ impl<C: Claimant> Map<C> {
     }
 }
 
-fn is_long(grains: &Range<u64>) -> bool {
-    grains.end - grains.start > FEW
+fn is_long(stripes: &Range<u64>) -> bool {
+    stripes.end - stripes.start > FEW
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "below the number of words")]

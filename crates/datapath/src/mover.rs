@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use underseal_volume::Volume;
 
+use crate::inbox::{QueueInbox, QueueMessage};
 use crate::locks::{Claimant, LockOutcome};
-use crate::post::{QueueInbox, QueueMessage};
 use crate::{Error, ErrorKind, Mapping, Result};
 
 /// The range mover of a volume. A thread that has a queue must not use it: it waits for queues.

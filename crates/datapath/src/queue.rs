@@ -12,16 +12,16 @@
 //! ```
 //!
 //! Decisions are made in modules beside `run`: `adaptive` (which thread), `order` (which write is
-//! next), `epochs` (under which settings).
+//! next), `settings_versions` (under which settings).
 
 #![expect(unsafe_code, reason = "a driver's commands, passed on to the ring")]
 
 mod adaptive;
 mod admit;
-mod epochs;
 mod lock;
 mod order;
 mod run;
+mod settings_versions;
 mod wait;
 
 pub use self::wait::SleepDecision;
@@ -35,13 +35,13 @@ use std::time::Instant;
 use underseal_device::{Arena, Buffer, Channel, Finished, LongCommand, POLLIN, Ring};
 
 use self::adaptive::Adaptive;
-use self::epochs::Epochs;
 use self::order::WriteQueue;
-use crate::claims::WriteOrdering;
+use self::settings_versions::SettingsVersions;
 use crate::control::VolumeSettings;
+use crate::inbox::{QueueInbox, QueueMessage};
 use crate::piece::{CryptoFailure, ZEROS};
-use crate::post::{QueueInbox, QueueMessage};
 use crate::slot::Slots;
+use crate::write_ordering::WriteOrdering;
 use crate::{Completion, Error, Mapping, Request, Result, SharedBytes, SharedOwner};
 
 /// The limits of a queue.
@@ -80,7 +80,7 @@ pub struct Queue {
     /// A copy of the settings, renewed when the version differs.
     settings: VolumeSettings,
     /// The settings of requests in flight.
-    epochs: Epochs,
+    settings_versions: SettingsVersions,
     post: Arc<QueueInbox>,
     letters: VecDeque<QueueMessage>,
     /// A channel for each lower device, by the device's number.
@@ -175,7 +175,7 @@ impl Queue {
         let depth = options.depth as usize;
         let mut queue = Self {
             _of_its_thread: PhantomData,
-            epochs: Epochs::new(&settings),
+            settings_versions: SettingsVersions::new(&settings),
             settings,
             letters: VecDeque::with_capacity(count as usize),
             post,
@@ -434,7 +434,7 @@ impl Queue {
     fn renew(&mut self) {
         if self.mapping.control().version() != self.settings.version {
             self.settings = self.mapping.control().settings();
-            self.epochs.set(&self.settings);
+            self.settings_versions.set(&self.settings);
         }
     }
 
@@ -462,7 +462,7 @@ impl Queue {
         }
         let paused = self.paused.len();
         let idle = if self.settings.suspended { self.requests as usize == paused } else { paused == 0 };
-        if idle && self.epochs.old_are_over() {
+        if idle && self.settings_versions.old_are_over() {
             self.settled_at = self.settings.version;
             self.mapping.control().has_settled(&self.post, self.settings.version);
         }

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use underseal_device::Buffer;
 
+use crate::inbox::LowerRequest;
 use crate::piece::Piece;
-use crate::post::LowerRequest;
 use crate::shared::SharedView;
 use crate::{Dispatch, Error, WriteOrder};
 
@@ -25,8 +25,8 @@ pub(crate) struct Slot {
     pub(crate) most: u64,
     /// A flush follows the last piece.
     pub(crate) then_flush: bool,
-    /// The epoch that the request pinned when it began: its volume, to its end.
-    pub(crate) epoch: u32,
+    /// The version that the request pinned when it began: its volume, to its end.
+    pub(crate) version: u32,
     pub(crate) stage: SlotStage,
     /// The piece in progress.
     pub(crate) piece: Piece,
@@ -138,7 +138,7 @@ impl Slot {
             end: range.end,
             most: u64::MAX,
             then_flush: false,
-            epoch: 0,
+            version: 0,
             stage: SlotStage::Held(buffer),
             piece: Piece::NONE,
             device: 0,

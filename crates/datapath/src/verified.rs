@@ -10,7 +10,8 @@ impl Mapping {
     /// volume without a key.
     pub fn is_authenticated(&self) -> bool {
         let by_whom = |stored: &Stored| {
-            let integrity = stored.recipe.as_ref().and_then(|recipe| recipe.integrity);
+            let integrity =
+                stored.cipher_parameters.as_ref().and_then(|cipher_parameters| cipher_parameters.integrity);
             // Stored IVs alone do not authenticate.
             integrity.is_some_and(|integrity| integrity.kind == IntegrityKind::Aead)
                 || self.devices().get(stored.device).is_some_and(|device| device.verifies())

@@ -79,7 +79,7 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
 /// Bytes of a lock stripe, as a power of two.
-const GRAIN: u32 = 12;
+const STRIPE: u32 = 12;
 
 /// A thread that waits for its turn.
 #[derive(Clone)]
@@ -102,18 +102,18 @@ impl Claimant for Waiter {
 /// write.
 struct Volume {
     lock: RangeLock<Waiter>,
-    grains: Vec<UnsafeCell<()>>,
+    stripes: Vec<UnsafeCell<()>>,
 }
 
 impl Volume {
-    fn new(grains: u64, words: u32) -> Arc<Self> {
-        let grains = (0..grains).map(|_| UnsafeCell::new(())).collect();
-        Arc::new(Self { lock: RangeLock::with_words(GRAIN, words), grains })
+    fn new(stripes: u64, words: u32) -> Arc<Self> {
+        let stripes = (0..stripes).map(|_| UnsafeCell::new(())).collect();
+        Arc::new(Self { lock: RangeLock::with_words(STRIPE, words), stripes })
     }
 
     /// Locks stripes, reads or writes their cells, and releases them.
-    fn use_it(&self, thread: usize, grains: Range<u64>, shared: bool) {
-        let range = grains.start << GRAIN..grains.end << GRAIN;
+    fn use_it(&self, thread: usize, stripes: Range<u64>, shared: bool) {
+        let range = stripes.start << STRIPE..stripes.end << STRIPE;
         let waiter = Waiter(thread, Arc::new((Mutex::new(false), Condvar::new())));
         let claimed = self.lock.claim(range.clone(), shared, || waiter.clone());
         if claimed == LockOutcome::Waits {
@@ -123,11 +123,11 @@ impl Volume {
                 granted = waiter.1.1.wait(granted).unwrap();
             }
         }
-        for (_, grain) in (0..).zip(&self.grains).filter(|(number, _)| grains.contains(number)) {
+        for (_, stripe) in (0..).zip(&self.stripes).filter(|(number, _)| stripes.contains(number)) {
             if shared {
-                grain.with(|_| ());
+                stripe.with(|_| ());
             } else {
-                grain.with_mut(|_| ());
+                stripe.with_mut(|_| ());
             }
         }
         match claimed {
@@ -137,11 +137,11 @@ impl Volume {
     }
 }
 
-fn explore(uses: &'static [(Range<u64>, bool)], grains: u64, words: u32) {
+fn explore(uses: &'static [(Range<u64>, bool)], stripes: u64, words: u32) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(move || {
-        let volume = Volume::new(grains, words);
+        let volume = Volume::new(stripes, words);
         let threads: Vec<_> = uses[1..]
             .iter()
             .enumerate()
@@ -153,9 +153,9 @@ fn explore(uses: &'static [(Range<u64>, bool)], grains: u64, words: u32) {
         volume.use_it(0, uses[0].0.clone(), uses[0].1);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         // The lock is idle again: every stripe is taken by its word.
-        for grain in 0..grains {
-            let range = grain << GRAIN..(grain + 1) << GRAIN;
-            assert!(volume.lock.take(range.clone(), false), "{grain}");
+        for stripe in 0..stripes {
+            let range = stripe << STRIPE..(stripe + 1) << STRIPE;
+            assert!(volume.lock.take(range.clone(), false), "{stripe}");
             volume.lock.give_back(range, false);
         }
     });

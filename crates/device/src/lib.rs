@@ -32,7 +32,6 @@
 #![deny(unsafe_code)]
 
 mod arena;
-mod bell;
 mod blocking;
 mod channel;
 mod clock;
@@ -52,10 +51,10 @@ mod ring;
 mod signal;
 mod stripe;
 mod sync;
+mod wakeup;
 mod window;
 
 pub use arena::{Arena, Buffer};
-pub use bell::Wakeup;
 pub use blocking::{Blocking, flush, keep_ring_for_flushes};
 pub use channel::{Channel, Device, Extent, Finished, Immediate, Io, LossHandler, SnapshotPause, Started};
 pub use clock::monotonic;
@@ -76,6 +75,7 @@ pub use request::IoKind;
 pub use ring::{LongCommand, LowerToken, Ring, RingCompletion, RingToken, restrictions};
 pub use signal::Signal;
 pub use stripe::StripeDevice;
+pub use wakeup::Wakeup;
 pub use window::WindowDevice;
 
 /// The result of this crate's operations.

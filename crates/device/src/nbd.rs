@@ -88,8 +88,8 @@ use self::channel::{NbdChannel, cannot_open};
 use self::extents::ExtentQuery;
 use self::link::NbdLink;
 use self::socket::{HANDSHAKE_LIMIT, NbdSocket, connect_now};
-use crate::bell::Wakeup;
 use crate::losses::{FlushLosses, Sticky};
+use crate::wakeup::Wakeup;
 use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result};
 
 pub use address::NbdAddress;

@@ -16,7 +16,7 @@
 //!     |- sizes.rs       how long files were that it has forgotten
 //!     |- cached.rs      when the kernel's pages of a file are dropped
 //!     |- handles.rs     what is open
-//!     |- complaints.rs  what the operator is told
+//!     |- failure_log.rs  what the operator is told
 //!     |- identity.rs    on whose behalf files are made
 //!     |- caller.rs      whether the caller is being killed
 //!     v
@@ -37,9 +37,9 @@ mod attributes;
 mod batch;
 mod cached;
 mod caller;
-mod complaints;
 mod dispatch;
 mod entries;
+mod failure_log;
 mod files;
 mod folder;
 mod handles;
@@ -71,7 +71,7 @@ pub use underseal_fuse::MountEntry;
 
 use crate::file::LowerView;
 use crate::proc_path;
-use complaints::FailureLog;
+use failure_log::FailureLog;
 use handles::Handles;
 use nodes::Nodes;
 
@@ -84,7 +84,7 @@ type Answer<T> = Result<T, Errno>;
 struct Fs {
     nodes: Nodes,
     handles: Handles,
-    complaints: FailureLog,
+    failure_log: FailureLog,
     view: Arc<LowerView>,
     /// Held while long names are created and removed.
     long_names: Mutex<()>,
@@ -102,7 +102,7 @@ impl Fs {
         Ok(Self {
             nodes: Nodes::new(lower, path.display().to_string(), mount::descriptors())?,
             handles: Handles::default(),
-            complaints: FailureLog::default(),
+            failure_log: FailureLog::default(),
             view: Arc::new(LowerView { sealing }),
             long_names: Mutex::default(),
             root: identity::is_root(),

@@ -8,8 +8,8 @@
 //!        +---- a Reply, a line of JSON <---- Controlled       a Mapping; means to stop its server
 //! ```
 //!
-//! A handover runs over the control socket, too: `giver` is the old server's side, `line` carries
-//! the messages of both servers.
+//! A handover runs over the control socket, too: `old_server` is the old server's side; `line`
+//! carries the messages of both servers.
 //!
 //! The server's side has its own threads, and limits for everything that a client can cost: a slow
 //! or malformed client never delays the volume. Keys follow their request as bytes, never as text,
@@ -18,27 +18,27 @@
 mod check;
 mod client;
 mod directory;
-mod giver;
+mod exports;
 mod keys;
 mod line;
 mod name;
 mod offer;
+mod old_server;
 pub mod protocol;
 mod reencryption;
 mod server;
 pub mod status;
 mod volume;
-mod ways;
 
 pub use client::Client;
 pub use directory::Directory;
-pub use giver::Giver;
+pub use exports::ServerExports;
 pub use line::{Heard, Line};
 pub use name::Name;
 pub use offer::{Asking, CarriedConnection, Given, Offer, Origin, PROTOCOL, Supervised};
+pub use old_server::OldServer;
 pub use protocol::{Checked, Rate, Reencrypt, Refusal, RefusalKind, Reply, Request};
 pub use reencryption::Reencrypter;
 pub use server::ControlServer;
 pub use status::Status;
 pub use volume::{Controlled, Described, Known};
-pub use ways::Ways;

@@ -10,7 +10,7 @@
 //!        |- files.rs      names and attributes
 //!        |- protocol.rs   the kernel's requests
 //!        |- turns.rs      which of the idle threads listens
-//!        +- hold.rs       paused threads, during a handover of the mount
+//!        +- pause.rs      paused threads, during a handover of the mount
 //!
 //!   script         the kernel's side without a kernel, for fuzzing
 //! ```
@@ -22,8 +22,8 @@
 //! acknowledged write has reached the lower device's file, and survives the end of this process.
 
 mod files;
-mod hold;
 mod mount;
+mod pause;
 mod protocol;
 pub mod script;
 mod server;
@@ -31,8 +31,8 @@ mod transport;
 mod turns;
 mod worker;
 
-pub use hold::{CarriedMount, FuseHolder, MountPlace};
 pub use mount::{MountPoint, SOURCE};
+pub use pause::{CarriedMount, FuseHolder, MountPlace};
 pub use server::{FuseConfig, FuseServer, FuseStopper};
 pub use transport::FuseTransport;
 

@@ -7,7 +7,7 @@
 //!   vhost_user/   a virtio block device of a virtual machine
 //!   control/  status, policies, suspension and keys of a volume while it is open
 //!   metrics/  the same figures for Prometheus
-//!   `door`    the loop that the four exports share, with their common rules
+//!   `export_loop`    the loop that the four exports share, with their common rules
 //!   net/      the sockets that clients connect to
 //! ```
 //!
@@ -16,17 +16,17 @@
 
 #![deny(unsafe_code)]
 
-mod complaints;
 pub mod control;
-mod door;
 mod errno;
 mod error;
 mod event;
+mod export_loop;
+mod failure_log;
 pub mod fuse;
 pub mod metrics;
 pub mod nbd;
 pub mod net;
-mod tickets;
+mod request_table;
 pub mod ublk;
 pub mod vhost_user;
 

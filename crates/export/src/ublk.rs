@@ -5,7 +5,7 @@
 //!     |  claim.rs     the choice of the device: a new one, or one whose server was killed
 //!     |  abandoned.rs a recovery that a process began and did not finish
 //!     |  queues.rs    the threads of its queues
-//!     |  hold.rs      releases the device during a handover, and resumes it
+//!     |  pause.rs     releases the device during a handover, and resumes it
 //!     |  params.rs    the parameters of the disk
 //!     |  control.rs   commands to /dev/ublk-control
 //!     |  abi.rs       numbers and layouts of the kernel's interface
@@ -44,10 +44,10 @@ mod abi;
 mod character;
 mod claim;
 mod control;
-mod hold;
 mod link;
 mod locking;
 mod params;
+mod pause;
 mod queues;
 mod request;
 mod server;
@@ -58,7 +58,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use hold::UblkHolder;
+pub use pause::UblkHolder;
 pub use server::{UblkServer, UblkStopper, available};
 
 /// The settings of a ublk export.

@@ -27,8 +27,8 @@ pub mod chain;
 mod config;
 mod device;
 pub mod guest;
-mod hold;
 mod inflight;
+mod pause;
 pub mod request;
 pub mod ring;
 mod running;
@@ -42,7 +42,7 @@ use std::io;
 use vhost::vhost_user::Error as ProtocolError;
 
 pub use carried::{Agreed, CarriedFrontEnd};
-pub use hold::VhostUserHolder;
+pub use pause::VhostUserHolder;
 pub use server::{MOST_QUEUES, VhostUserConfig, VhostUserServer, VhostUserStopper};
 
 /// Makes the error for a fault of the front end.

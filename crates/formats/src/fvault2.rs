@@ -22,7 +22,7 @@ use std::fmt;
 use std::ops::Range;
 
 use underseal_cipher::{Key, SectorSize};
-use underseal_volume::{KdfLimits, ReadAt, Recipe, Segment, Volume};
+use underseal_volume::{CipherParameters, KdfLimits, ReadAt, Segment, Volume};
 
 use context::Context;
 use header::Header;
@@ -138,15 +138,16 @@ impl Fvault2 {
             let context = format!("the volume is being encrypted or decrypted ({status}); let macOS finish");
             return Err(Error::new(ErrorKind::Unsupported, context));
         }
-        let recipe = Recipe::new(&"aes-xts-plain64".parse()?, SectorSize::S512, key.len());
-        let built = recipe.build(&key)?;
+        let cipher_parameters =
+            CipherParameters::new(&"aes-xts-plain64".parse()?, SectorSize::S512, key.len());
+        let built = cipher_parameters.build(&key)?;
         let mut stored = Vec::with_capacity(self.pieces.len());
         for piece in &self.pieces {
             let segment =
                 Segment::stored(piece.start, piece.len, piece.lower, piece.start >> 9, built.clone());
             // Devices are numbered as they were given.
             let given = self.order.iter().position(|number| *number == piece.device).unwrap_or(piece.device);
-            stored.push(segment.on_device(given).with_recipe(recipe.clone()));
+            stored.push(segment.on_device(given).with_recipe(cipher_parameters.clone()));
         }
         let read_only = if self.damaged {
             Some("a block of its metadata is damaged, which may be the newest one")

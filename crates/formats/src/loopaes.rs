@@ -13,7 +13,7 @@
 mod key_file;
 
 use underseal_cipher::{CipherSpec, SectorSize};
-use underseal_volume::{Hash, Recipe, Segment, Volume};
+use underseal_volume::{CipherParameters, Hash, Segment, Volume};
 
 use crate::{Error, ErrorKind, Facts, Format, OpenedFormat, Result};
 
@@ -79,17 +79,17 @@ pub fn open(key_file: &KeyFile, size: u64, options: &Options) -> Result<OpenedFo
         _ => format!("{cipher}:64-cbc-lmk"),
     }
     .parse()?;
-    let recipe = Recipe::new(&spec, SectorSize::S512, key.len());
-    let built = recipe.build(&key)?;
+    let cipher_parameters = CipherParameters::new(&spec, SectorSize::S512, key.len());
+    let built = cipher_parameters.build(&key)?;
     let skip = options.skip.unwrap_or(*offset);
     let mut facts = Facts::new(Format::Loopaes);
     facts.add("key file", format_args!("version {}, {} keys", key_file.version(), key_file.count()));
-    facts.add("cipher", &recipe.cipher);
+    facts.add("cipher", &cipher_parameters.cipher);
     facts.add("key size", format_args!("{key_bits} bits"));
     facts.add("hash", hash);
     facts.add("offset", format_args!("{offset} sectors"));
     facts.add("first sector", skip);
-    let segment = Segment::stored(0, len, start, skip, built).with_recipe(recipe);
+    let segment = Segment::stored(0, len, start, skip, built).with_recipe(cipher_parameters);
     let volume = Volume::new(vec![segment])?;
     Ok(OpenedFormat {
         format: Format::Loopaes,

@@ -51,7 +51,7 @@ pub(crate) use keyslot::{
 };
 pub(crate) use open::{ControlArgs, Nbd, OpenArgs, ServeArgs, VhostUserArgs};
 pub(crate) use pbkdf::PbkdfArgs;
-pub(crate) use reencrypt::{RateArg, ReencryptArgs, Resilience, Way};
+pub(crate) use reencrypt::{RateArg, ReencryptArgs, Resilience, StepOrder};
 pub(crate) use secret::{NewSecretArgs, SecretArgs, SecretSource};
 pub(crate) use table::{
     Table, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs, TablePlainArgs,

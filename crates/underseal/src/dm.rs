@@ -23,7 +23,6 @@
 //! of the other's process.
 
 mod adopt;
-pub(crate) mod apart;
 pub(crate) mod backend;
 mod cgroup;
 mod child;
@@ -34,9 +33,10 @@ mod layers;
 mod lowers;
 mod orders;
 mod owner;
-mod patient_line;
 pub(crate) mod server;
 pub(crate) mod supervise;
+pub(crate) mod syscall_helper;
+mod timed_line;
 
 /// The socket beside the table's file where a table server without a back end waits for the next
 /// one.

@@ -46,8 +46,8 @@ use std::time::Duration;
 use self::args::Args;
 use self::failure::{Failure, Result};
 use self::verb::Verb;
-use crate::manner::{self, Manner};
 use crate::output::print;
+use crate::persona::{self, Persona};
 
 /// Returns true when this process was started as cryptsetup.
 pub(crate) fn is_called() -> bool {
@@ -76,8 +76,8 @@ pub(crate) fn run(protected: std::io::Result<()>) -> ExitCode {
     let verbose = args.verbose || args.debug;
     // cryptsetup, too, takes 0 for no limit.
     let patience = args.timeout.filter(|seconds| *seconds > 0).map(Duration::from_secs);
-    let wrong = if args.kind.as_deref() == Some("tcrypt") { tcrypt::WRONG } else { Manner::NO_KEY };
-    manner::speak(Manner::cryptsetup(
+    let wrong = if args.kind.as_deref() == Some("tcrypt") { tcrypt::WRONG } else { Persona::NO_KEY };
+    persona::speak(Persona::cryptsetup(
         verb::questions(&args.words),
         wrong,
         args.tries.unwrap_or(3).max(1),

@@ -9,8 +9,8 @@ use underseal_volume::{ActivateOptions, Header, LockTo, ReencryptionLock, Target
 use crate::cli::{PartArgs, VolumeArgs, VolumeType};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::manner::{Keyslot, manner};
 use crate::passphrase::{Secret, volume_key_file};
+use crate::persona::{Keyslot, persona};
 use crate::reencryption::{Bytes, Where, status_of};
 use crate::tokens;
 use crate::volume::{Access, key_len};
@@ -95,7 +95,7 @@ pub(crate) fn luks(
                     Ok(header.unlock(&**on, key, &options).map_err(|e| e.in_file(name))?)
                 })?,
             };
-            manner().tell(name, Keyslot::Unlocked(unlocked.slot));
+            persona().tell(name, Keyslot::Unlocked(unlocked.slot));
             unlocked.key
         }
     };

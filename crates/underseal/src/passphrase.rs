@@ -12,7 +12,7 @@ use underseal_cipher::Key;
 use crate::cli::{NewSecretArgs, SecretSource};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::manner::manner;
+use crate::persona::persona;
 
 pub(crate) use source::{
     first_line_if_any, first_line_of_descriptor, first_line_of_file, key_file as secret_file,
@@ -83,7 +83,7 @@ impl<'a> Secret<'a> {
             SecretSource::File(path) => source::first_line_of_file(path),
             SecretSource::Descriptor(number) => source::first_line_of_descriptor(number),
             // cryptsetup makes keyslots for the key that an empty file has; new ones are refused.
-            SecretSource::KeyFile(path, offset, size) if manner().takes_nothing => {
+            SecretSource::KeyFile(path, offset, size) if persona().takes_nothing => {
                 source::key_file_or_nothing(path, offset, size)
             }
             SecretSource::KeyFile(path, offset, size) => source::key_file(path, offset, size),
@@ -103,7 +103,7 @@ impl<'a> Secret<'a> {
 
     fn ask(&self) -> Result<Key> {
         let question =
-            if self.second { manner().new_question(self.image) } else { manner().question(self.image) };
+            if self.second { persona().new_question(self.image) } else { persona().question(self.image) };
         let asked = terminal::ask(&question);
         asked.map_err(|error| match error.exit() {
             Exit::Usage if self.second => {
@@ -124,7 +124,7 @@ impl<'a> Secret<'a> {
             ))
             .with_remedy("a few random words"));
         }
-        if self.is_asked() && secret != terminal::ask(manner().again)? {
+        if self.is_asked() && secret != terminal::ask(persona().again)? {
             return Err(Error::usage("the two passphrases differ").with_remedy("retype both slowly"));
         }
         Ok(secret)
@@ -133,12 +133,12 @@ impl<'a> Secret<'a> {
     /// Runs `open` with the passphrase; a wrong one can be retyped as often as the persona permits.
     /// Fails with the errors of reading it, and of `open`.
     pub(crate) fn try_with<T>(&self, open: impl Fn(&Key) -> Result<T>) -> Result<T> {
-        let mut tries = if self.is_asked() { manner().tries } else { 1 };
+        let mut tries = if self.is_asked() { persona().tries } else { 1 };
         loop {
             tries -= 1;
             match open(&self.get()?) {
                 Err(error) if error.exit() == Exit::NoKey && tries > 0 => {
-                    terminal::tell(manner().wrong);
+                    terminal::tell(persona().wrong);
                 }
                 opened => return opened,
             }

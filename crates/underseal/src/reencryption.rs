@@ -1,8 +1,8 @@
 //! Reencryption by this process, offline, or online with a volume that it serves.
 
-pub(crate) mod beside;
 pub(crate) mod marker;
 mod no_step;
+pub(crate) mod online;
 mod secured;
 mod watched;
 

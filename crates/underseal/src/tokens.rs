@@ -13,8 +13,8 @@ use underseal_volume::{Header, Target, UnlockOptions, Unlocked};
 use crate::cli::{HardwareArgs, TokenArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::manner::manner;
 use crate::passphrase::{Secret, ask_hidden, first_line_of_file, tell};
+use crate::persona::persona;
 
 /// How often a PIN may be typed.
 const TRIES: u32 = 3;
@@ -52,15 +52,15 @@ pub(crate) fn unlock(
         TokenChoice { token: tokens.token_id, kind: tokens.token_type.as_deref(), slot: unlocking.slot };
     let mut found = header.tokens_to_try(choice).map_err(|e| e.in_file(name))?;
     if tokens.token_id.is_none() {
-        let asks_clevis = asks || manner().asks_clevis;
+        let asks_clevis = asks || persona().asks_clevis;
         let asked = |kind| asks_clevis || kind != Kind::Clevis;
         found.retain(|token| Kind::of(&token.kind).is_some_and(asked));
     }
-    let mut way = Way { header, on, name, tokens, unlocking, asks, worst: None };
-    if let Some(opened) = way.all(found)? {
+    let mut search = TokenSearch { header, on, name, tokens, unlocking, asks, worst: None };
+    if let Some(opened) = search.all(found)? {
         return Ok(Some(opened));
     }
-    match way.worst {
+    match search.worst {
         Some(worst) if tokens.token_only => Err(worst.error),
         None if tokens.token_only => {
             let what = format!("{shown}: no token opens a keyslot of this volume");
@@ -85,7 +85,7 @@ pub(crate) fn options(hardware: &HardwareArgs) -> Result<Options> {
 }
 
 /// The state common to all tokens.
-struct Way<'w> {
+struct TokenSearch<'w> {
     header: &'w luks2::Header,
     on: &'w dyn Target,
     name: &'w Path,
@@ -96,7 +96,7 @@ struct Way<'w> {
     worst: Option<Failure>,
 }
 
-impl Way<'_> {
+impl TokenSearch<'_> {
     fn all(&mut self, tokens: Vec<TokenToTry>) -> Result<Option<Opened>> {
         let options = options(&self.tokens.hardware)?;
         let given = self.tokens.token_pin_file.as_ref();

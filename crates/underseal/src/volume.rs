@@ -20,8 +20,8 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::integrity;
 use crate::lower::{Lower, is_remote};
-use crate::manner::{Keyslot, manner};
 use crate::passphrase::{Secret, volume_key_file};
+use crate::persona::{Keyslot, persona};
 use crate::reencryption::{self, Bytes, Kept, Keys, Place, Stood, Where};
 use crate::{foreign, part, tokens};
 
@@ -278,7 +278,7 @@ fn is_block_device(path: &Path) -> bool {
 
 /// Returns the length of a volume's key, if it has exactly one.
 pub(crate) fn key_size(volume: &Volume) -> Option<usize> {
-    volume.without_key().ok().map(|keyless| keyless.recipe().key_size)
+    volume.without_key().ok().map(|keyless| keyless.cipher_parameters().key_size)
 }
 
 /// Returns the length of the key of a header's data, in bytes; 64 where it is unknown.
@@ -321,7 +321,7 @@ fn luks_volume(
                 None => secret
                     .try_with(|key| Ok(header.unlock(on, key, &options).map_err(|e| e.in_file(name))?))?,
             };
-            manner().tell(name, Keyslot::Unlocked(unlocked.slot));
+            persona().tell(name, Keyslot::Unlocked(unlocked.slot));
             unlocked.key
         }
     };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use underseal_cipher::{CipherSpec, InOutBuf, Key, SectorCipher, SectorSize};
 
-use crate::{Hash, ReadAt, Recipe, Result, af, storage};
+use crate::{CipherParameters, Hash, ReadAt, Result, af, storage};
 
 /// The cipher and hash of a keyslot's area.
 #[derive(Debug, Clone, Copy)]
@@ -39,6 +39,6 @@ impl KeyArea<'_> {
     }
 
     fn cipher(&self, key: &Key) -> Result<Arc<dyn SectorCipher>> {
-        Recipe::new(self.spec, SectorSize::S512, key.len()).build(key)
+        CipherParameters::new(self.spec, SectorSize::S512, key.len()).build(key)
     }
 }

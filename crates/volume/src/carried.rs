@@ -7,7 +7,10 @@
 use serde::{Deserialize, Serialize};
 use underseal_cipher::{InOutBuf, Key, SectorCipher, SectorSize};
 
-use crate::{DispatchFlags, Error, ErrorKind, Recipe, Result, Segment, SegmentKind, Stored, Volume, recipe};
+use crate::{
+    CipherParameters, DispatchFlags, Error, ErrorKind, Result, Segment, SegmentKind, Stored, Volume,
+    cipher_parameters,
+};
 
 /// A volume without its key, as text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -116,7 +119,7 @@ impl CarriedSegment {
             CarriedKind::Zero => SegmentKind::Zero,
             CarriedKind::Error => SegmentKind::Error,
             CarriedKind::Linear { lower, sector_size } => {
-                let cipher = recipe::null(sectors(*sector_size)?)?;
+                let cipher = cipher_parameters::null(sectors(*sector_size)?)?;
                 return Ok(Segment::stored(start, len, *lower, 0, cipher));
             }
             CarriedKind::Crypt {
@@ -131,7 +134,7 @@ impl CarriedSegment {
                 let spec = cipher.parse().map_err(|e| {
                     Error::new(ErrorKind::Unsupported, format!("cipher {cipher}")).with_source(e)
                 })?;
-                let recipe = Recipe {
+                let cipher_parameters = CipherParameters {
                     cipher: spec,
                     sector_size: sectors(*sector_size)?,
                     iv_large_sectors: *iv_large_sectors,
@@ -142,13 +145,15 @@ impl CarriedSegment {
                     let context = format!("the key has {} bytes, the volume's has {key_size}", key.len());
                     return Err(Error::new(ErrorKind::WrongKey, context));
                 }
-                let built = recipe.build(key)?;
+                let built = cipher_parameters.build(key)?;
                 if tried(&*built) != *proof {
                     let context =
                         format!("{cipher} under this key makes other bytes than it did in the old server");
                     return Err(Error::new(ErrorKind::WrongKey, context));
                 }
-                return Ok(Segment::stored(start, len, *lower, *iv_offset, built).with_recipe(recipe));
+                return Ok(
+                    Segment::stored(start, len, *lower, *iv_offset, built).with_recipe(cipher_parameters)
+                );
             }
         };
         Ok(Segment { start, len, kind })
@@ -166,26 +171,26 @@ fn carried(segment: &Segment) -> Result<CarriedSegment> {
 }
 
 fn stored_kind(stored: &Stored) -> Result<CarriedKind> {
-    let Stored { device, lower, iv_offset, cipher, recipe } = stored;
+    let Stored { device, lower, iv_offset, cipher, cipher_parameters } = stored;
     if *device != 0 {
         return Err(unsupported("it lies on more than one device"));
     }
     let size = |size: SectorSize| u32::try_from(size.bytes()).unwrap_or(u32::MAX);
-    match recipe {
+    match cipher_parameters {
         None if cipher.is_null() => {
             Ok(CarriedKind::Linear { lower: *lower, sector_size: size(cipher.sector_size()) })
         }
         None => Err(unsupported("it has a segment whose key is gone")),
-        Some(recipe) if recipe.integrity.is_some() || cipher.tag_size() > 0 => {
+        Some(cipher_parameters) if cipher_parameters.integrity.is_some() || cipher.tag_size() > 0 => {
             Err(unsupported("its sectors are authenticated"))
         }
-        Some(recipe) => Ok(CarriedKind::Crypt {
+        Some(cipher_parameters) => Ok(CarriedKind::Crypt {
             lower: *lower,
             iv_offset: *iv_offset,
-            cipher: recipe.cipher.as_written().to_owned(),
-            sector_size: size(recipe.sector_size),
-            iv_large_sectors: recipe.iv_large_sectors,
-            key_size: recipe.key_size,
+            cipher: cipher_parameters.cipher.as_written().to_owned(),
+            sector_size: size(cipher_parameters.sector_size),
+            iv_large_sectors: cipher_parameters.iv_large_sectors,
+            key_size: cipher_parameters.key_size,
             proof: tried(&**cipher),
         }),
     }

@@ -4,7 +4,7 @@ use underseal_cipher::{CipherSpec, InOutBuf, Key, SectorSize};
 use uuid::Uuid;
 
 use crate::kdf::benchmark::Pbkdf;
-use crate::{Error, ErrorKind, Hash, Header, IntegrityLayer, Recipe, Result, Target, VolumeKey};
+use crate::{CipherParameters, Error, ErrorKind, Hash, Header, IntegrityLayer, Result, Target, VolumeKey};
 use crate::{luks1, luks2, unlock};
 
 mod write;
@@ -223,16 +223,16 @@ pub(crate) fn bad(why: impl Into<String>) -> Error {
 /// Builds a cipher as an open will, and tests it on one sector: a cipher that could not be opened,
 /// or would read noise, is refused now.
 pub(crate) fn try_cipher(spec: &CipherSpec, key: &Key, sector_size: SectorSize) -> Result<()> {
-    try_recipe(&Recipe::new(spec, sector_size, key.len()), key)
+    try_recipe(&CipherParameters::new(spec, sector_size, key.len()), key)
 }
 
 /// Tests a cipher that may keep tags or IVs beside its sectors.
-pub(crate) fn try_recipe(recipe: &Recipe, key: &Key) -> Result<()> {
-    let Recipe { cipher: spec, sector_size, .. } = recipe;
+pub(crate) fn try_recipe(cipher_parameters: &CipherParameters, key: &Key) -> Result<()> {
+    let CipherParameters { cipher: spec, sector_size, .. } = cipher_parameters;
     let context = format!("cannot use cipher {spec} with sectors of {} bytes", sector_size.bytes());
-    let built = match recipe.integrity {
+    let built = match cipher_parameters.integrity {
         None => underseal_cipher::build(spec, key, *sector_size),
-        Some(_) => underseal_cipher::build_with(&recipe.options(key)),
+        Some(_) => underseal_cipher::build_with(&cipher_parameters.options(key)),
     };
     let cipher = built.map_err(|e| {
         let kind = match e.kind() {

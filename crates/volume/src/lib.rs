@@ -11,8 +11,9 @@
 //!   a header changes in one way only: luks1/update, luks2/update; keyslots: of both versions
 //!
 //!   below: kdf (PBKDF2, Argon2), af (anti-forensic splitter), area (a keyslot's encrypted area),
-//!          `recipe` (a cipher without its key), hash, random, storage (bytes, syncs and lock of a
-//!          header), lock (cryptsetup's), signature (of other formats), text
+//!          `cipher_parameters` (a cipher without its key), hash, random, storage
+//!          (bytes, syncs and lock of a header), lock (cryptsetup's), signature (of other
+//!          formats), text
 //! ```
 //!
 //! This example makes a volume, and opens it again:
@@ -47,6 +48,7 @@ mod area;
 mod backup;
 mod carried;
 mod check;
+mod cipher_parameters;
 mod convert;
 mod dispatch;
 mod error;
@@ -64,7 +66,6 @@ pub mod luks1;
 pub mod luks2;
 pub mod plain;
 mod random;
-mod recipe;
 mod recovery;
 pub mod reencrypt;
 mod rekey;
@@ -80,6 +81,7 @@ mod volume;
 pub use backup::{Backup, Found, RestoreOptions};
 pub use carried::Carried;
 pub use check::{Check, Finding};
+pub use cipher_parameters::CipherParameters;
 pub use dispatch::DispatchFlags;
 pub use error::{Error, ErrorKind};
 pub use format::{FormatOptions, NewHeader, NewIntegrity, Version, format};
@@ -94,7 +96,6 @@ pub use kdf::{Argon2Variant, Kdf, KdfLimits, PbkdfKind, pbkdf2_marks};
 pub use keyslots::{NewKeyslot, Priority, Replace};
 pub use lock::{HeaderLock, LockTo, ReencryptionLock, is_header_locked};
 pub use random::key as random_key;
-pub use recipe::Recipe;
 pub use recovery::{is_recovery_key, recovery_key};
 pub use rekey::{KeyCheck, Keyless};
 pub use repair::repair;

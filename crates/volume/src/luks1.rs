@@ -28,8 +28,8 @@ pub(crate) use update::write_new;
 use crate::area::KeyArea;
 use crate::kdf::Budget;
 use crate::{
-    ActivateOptions, Error, ErrorKind, HeaderDigest, Info, Kdf, Key, KeyCheck, ReadAt, Recipe, Result,
-    Segment, Target, UnlockOptions, Unlocked, Volume, VolumeKey, af, kdf, storage, unlock, volume,
+    ActivateOptions, CipherParameters, Error, ErrorKind, HeaderDigest, Info, Kdf, Key, KeyCheck, ReadAt,
+    Result, Segment, Target, UnlockOptions, Unlocked, Volume, VolumeKey, af, kdf, storage, unlock, volume,
 };
 use phdr::Phdr;
 
@@ -134,10 +134,10 @@ impl Header {
             return Err(Error::new(ErrorKind::BadLayout, context));
         }
         unlock::allow_null(&self.phdr.cipher, options.allow_null)?;
-        let recipe = Recipe::new(&self.phdr.cipher, SectorSize::S512, key.key.len());
-        let cipher = recipe.build(&key.key)?;
+        let cipher_parameters = CipherParameters::new(&self.phdr.cipher, SectorSize::S512, key.key.len());
+        let cipher = cipher_parameters.build(&key.key)?;
         let len = volume::data_length(data_size, lower, None, SectorSize::S512)?;
-        let segment = Segment::stored(0, len, lower, 0, cipher).with_recipe(recipe);
+        let segment = Segment::stored(0, len, lower, 0, cipher).with_recipe(cipher_parameters);
         Ok(Volume::new(vec![segment])?.with_discards(options.allow_discards))
     }
 

@@ -4,7 +4,7 @@
 use underseal_cipher::{CipherSpec, Key, SectorSize};
 
 use crate::format::bad;
-use crate::{Error, ErrorKind, Hash, Recipe, Result, Segment, Volume, kdf, unlock, volume};
+use crate::{CipherParameters, Error, ErrorKind, Hash, Result, Segment, Volume, kdf, unlock, volume};
 
 /// The layout of a plain volume on its device. The key is separate: [`key_from_passphrase`], or a
 /// key file's bytes.
@@ -146,11 +146,13 @@ pub fn activate(key: &Key, data_size: u64, options: &PlainOptions) -> Result<Vol
     }
     let len = volume::data_length(data_size, options.offset, options.size, unit)?;
     let iv_large_sectors = options.iv_large_sectors;
-    let recipe = Recipe { iv_large_sectors, ..Recipe::new(&options.cipher, unit, key.len()) };
-    let cipher = recipe.build(key).map_err(|e| match e.kind() {
+    let cipher_parameters =
+        CipherParameters { iv_large_sectors, ..CipherParameters::new(&options.cipher, unit, key.len()) };
+    let cipher = cipher_parameters.build(key).map_err(|e| match e.kind() {
         ErrorKind::BadHeader => bad("the key or sector size does not fit the cipher").with_source(e),
         _ => e,
     })?;
-    let segment = Segment::stored(0, len, options.offset, options.iv_offset, cipher).with_recipe(recipe);
+    let segment =
+        Segment::stored(0, len, options.offset, options.iv_offset, cipher).with_recipe(cipher_parameters);
     Ok(Volume::new(vec![segment])?.with_discards(options.allow_discards))
 }

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use underseal_cipher::{Key, SectorCipher};
 
 use crate::kdf::Budget;
-use crate::{Error, ErrorKind, Kdf, KdfLimits, Recipe, Result, SegmentKind, Volume, kdf, recipe};
+use crate::{
+    CipherParameters, Error, ErrorKind, Kdf, KdfLimits, Result, SegmentKind, Volume, cipher_parameters, kdf,
+};
 
 /// A check of a volume's key without the key: its header's digest.
 #[derive(Debug, Clone)]
@@ -47,7 +49,7 @@ pub struct Keyless {
     volume: Volume,
     /// The segment with the missing cipher.
     crypt: usize,
-    recipe: Arc<Recipe>,
+    cipher_parameters: Arc<CipherParameters>,
 }
 
 impl Volume {
@@ -57,8 +59,8 @@ impl Volume {
     /// `Unsupported` unless exactly one segment is encrypted: a message goes to one target.
     pub fn without_key(&self) -> Result<Keyless> {
         let segments = self.segments().iter().enumerate();
-        let mut crypts = segments.filter_map(|(i, s)| Some((i, s.as_stored()?.recipe.as_ref()?)));
-        let (crypt, recipe) = match (crypts.next(), crypts.count()) {
+        let mut crypts = segments.filter_map(|(i, s)| Some((i, s.as_stored()?.cipher_parameters.as_ref()?)));
+        let (crypt, cipher_parameters) = match (crypts.next(), crypts.count()) {
             (Some(only), 0) => only,
             (None, _) => return Err(refuse("nothing of it is encrypted, so it has no key")),
             (Some(_), more) => {
@@ -68,9 +70,9 @@ impl Volume {
                 )));
             }
         };
-        let recipe = recipe.clone();
-        let volume = self.with_cipher(crypt, recipe::null(recipe.sector_size)?)?;
-        Ok(Keyless { volume, crypt, recipe })
+        let cipher_parameters = cipher_parameters.clone();
+        let volume = self.with_cipher(crypt, cipher_parameters::null(cipher_parameters.sector_size)?)?;
+        Ok(Keyless { volume, crypt, cipher_parameters })
     }
 
     fn with_cipher(&self, number: usize, cipher: Arc<dyn SectorCipher>) -> Result<Self> {
@@ -85,8 +87,8 @@ impl Volume {
 
 impl Keyless {
     /// Returns the parameters that the key must fit.
-    pub fn recipe(&self) -> &Recipe {
-        &self.recipe
+    pub fn cipher_parameters(&self) -> &CipherParameters {
+        &self.cipher_parameters
     }
 
     /// Returns the volume under another key. Only its data can tell whether it is the right key.
@@ -94,13 +96,13 @@ impl Keyless {
     /// # Errors
     /// `BadOption` when its length is not the old key's; `Memory`; the kinds of opening the volume.
     pub fn with_key(&self, key: &Key) -> Result<Volume> {
-        let size = self.recipe.key_size;
+        let size = self.cipher_parameters.key_size;
         if key.len() != size {
             let context =
                 format!("the key has {} bytes, the volume's has {size}: it may not change", key.len());
             return Err(Error::new(ErrorKind::BadOption, context));
         }
-        self.volume.with_cipher(self.crypt, self.recipe.build(key)?)
+        self.volume.with_cipher(self.crypt, self.cipher_parameters.build(key)?)
     }
 }
 
@@ -108,7 +110,7 @@ impl fmt::Debug for Keyless {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keyless")
             .field("crypt", &self.crypt)
-            .field("recipe", &self.recipe)
+            .field("cipher_parameters", &self.cipher_parameters)
             .finish_non_exhaustive()
     }
 }
@@ -161,7 +163,8 @@ pub(crate) mod tests {
             let keyless = first.without_key().unwrap();
             let changed = keyless.with_key(&key(HEX[1])).unwrap();
             assert_eq!(format!("{changed:?}"), format!("{second:?}"));
-            let crypt = |s: &&crate::Segment| s.as_stored().is_some_and(|stored| stored.recipe.is_some());
+            let crypt =
+                |s: &&crate::Segment| s.as_stored().is_some_and(|stored| stored.cipher_parameters.is_some());
             let at = changed.segments().iter().find(crypt).unwrap().start;
             assert_eq!(encrypted(&changed, at), encrypted(&second, at), "{line}");
             assert_ne!(encrypted(&changed, at), encrypted(&first, at), "{line}");

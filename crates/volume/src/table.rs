@@ -39,7 +39,9 @@ use std::sync::Arc;
 use underseal_cipher::SectorSize;
 use words::Words;
 
-use crate::{DispatchFlags, Error, ErrorKind, Result, Segment, SegmentKind, Stored, Volume, recipe};
+use crate::{
+    DispatchFlags, Error, ErrorKind, Result, Segment, SegmentKind, Stored, Volume, cipher_parameters,
+};
 
 /// A table of one or more lines, which begin at sector 0 and leave no gaps.
 #[derive(Debug)]
@@ -282,20 +284,23 @@ impl Line {
 
     /// Returns the line as a segment on the device with this number.
     fn segment(&self, device: usize, Room { size, tuple }: Room) -> Result<Segment> {
-        let stored = |lower, iv_offset, cipher, recipe| {
-            SegmentKind::Stored(Stored { device, lower: lower << 9, iv_offset, cipher, recipe })
+        let stored = |lower, iv_offset, cipher, cipher_parameters| {
+            SegmentKind::Stored(Stored { device, lower: lower << 9, iv_offset, cipher, cipher_parameters })
         };
         let (offset, kind) = match &self.target {
             Target::Crypt(crypt) => {
-                let recipe = crypt.recipe(tuple);
-                let cipher = crypt.build(&recipe)?;
-                (crypt.offset, stored(crypt.offset, crypt.iv_offset, cipher, Some(Arc::new(recipe))))
+                let cipher_parameters = crypt.cipher_parameters(tuple);
+                let cipher = crypt.build(&cipher_parameters)?;
+                (
+                    crypt.offset,
+                    stored(crypt.offset, crypt.iv_offset, cipher, Some(Arc::new(cipher_parameters))),
+                )
             }
             Target::Linear { offset, .. } => {
-                (*offset, stored(*offset, 0, recipe::null(SectorSize::S512)?, None))
+                (*offset, stored(*offset, 0, cipher_parameters::null(SectorSize::S512)?, None))
             }
             Target::Integrity(_) | Target::Striped(_) | Target::Delay(_) | Target::Verity(_) => {
-                (0, stored(0, 0, recipe::null(SectorSize::S512)?, None))
+                (0, stored(0, 0, cipher_parameters::null(SectorSize::S512)?, None))
             }
             Target::Zero => (0, SegmentKind::Zero),
             Target::Error => (0, SegmentKind::Error),

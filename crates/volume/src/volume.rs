@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use underseal_cipher::{SectorCipher, SectorSize};
 
-use crate::{DispatchFlags, Error, ErrorKind, Recipe, Result, recipe};
+use crate::{CipherParameters, DispatchFlags, Error, ErrorKind, Result, cipher_parameters};
 
 /// A range of the volume.
 #[derive(Debug, Clone)]
@@ -43,21 +43,22 @@ pub struct Stored {
     /// The cipher with its key, or the null cipher for plain bytes (device-mapper's `linear`).
     pub cipher: Arc<dyn SectorCipher>,
     /// The parameters of that cipher, to build it with another key. `None` without a key.
-    pub recipe: Option<Arc<Recipe>>,
+    pub cipher_parameters: Option<Arc<CipherParameters>>,
 }
 
 impl Segment {
     /// Returns a segment on the first lower device; the arguments are as in [`Stored`].
     pub fn stored(start: u64, len: u64, lower: u64, iv_offset: u64, cipher: Arc<dyn SectorCipher>) -> Self {
-        let kind = SegmentKind::Stored(Stored { device: 0, lower, iv_offset, cipher, recipe: None });
+        let kind =
+            SegmentKind::Stored(Stored { device: 0, lower, iv_offset, cipher, cipher_parameters: None });
         Self { start, len, kind }
     }
 
     /// Returns the same segment with the parameters for another key.
     #[must_use]
-    pub fn with_recipe(mut self, recipe: Recipe) -> Self {
+    pub fn with_recipe(mut self, cipher_parameters: CipherParameters) -> Self {
         if let SegmentKind::Stored(stored) = &mut self.kind {
-            stored.recipe = Some(Arc::new(recipe));
+            stored.cipher_parameters = Some(Arc::new(cipher_parameters));
         }
         self
     }
@@ -165,7 +166,7 @@ impl Volume {
     /// # Errors
     /// The kinds of [`Volume::new`].
     pub fn as_it_lies(size: u64) -> Result<Self> {
-        Self::new(vec![Segment::stored(0, size, 0, 0, recipe::null(SectorSize::S512)?)])
+        Self::new(vec![Segment::stored(0, size, 0, 0, cipher_parameters::null(SectorSize::S512)?)])
     }
 
     /// Returns the same volume, with or without discards passed to the lower device.

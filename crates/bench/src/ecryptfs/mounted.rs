@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::work::{MountWork, pack};
 use crate::Machine;
-use crate::beside::{self, ServerRow};
+use crate::comparison::{self, ServerRow};
 use crate::nbd::{NbdError as BenchError, process_time};
 use crate::observer::Observer;
 use crate::place::this_program;
@@ -209,7 +209,7 @@ pub fn ecryptfs_mount(options: &MountBenchOptions, observer: &mut impl Observer)
         machine: machine.clone(),
         threads: options.threads,
         files: options.files,
-        rows: beside::rows(&titles, &names, seen, goal),
+        rows: comparison::rows(&titles, &names, seen, goal),
         left_out: left_out.clone(),
     };
     interleaved(options.turns.rounds, &work, &mounts, observer, run, report)
@@ -229,7 +229,7 @@ impl fmt::Display for MountReport {
             self.threads, self.files
         )?;
         self.left_out.iter().try_for_each(|line| writeln!(f, "{line}"))?;
-        beside::table(f, &self.rows)
+        comparison::table(f, &self.rows)
     }
 }
 

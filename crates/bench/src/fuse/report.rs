@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::fio::FuseWorkload;
 use super::servers::{self, MountedPeer};
 use crate::Machine;
-use crate::beside::{self, ServerRow};
+use crate::comparison::{self, ServerRow};
 use crate::fio::FioResult;
 use crate::rounds::BenchWorkload;
 
@@ -34,7 +34,7 @@ pub(super) fn report(
 ) -> FuseReport {
     let names: Vec<_> = servers.iter().map(|server| server.name).collect();
     let workloads: Vec<_> = workloads.iter().map(FuseWorkload::name).collect();
-    let rows = beside::rows(&workloads, &names, seen, |server, _| goal(server));
+    let rows = comparison::rows(&workloads, &names, seen, |server, _| goal(server));
     FuseReport { machine: machine.clone(), threads, rows, left_out: left_out.to_vec() }
 }
 
@@ -61,6 +61,6 @@ impl fmt::Display for FuseReport {
             self.threads
         )?;
         self.left_out.iter().try_for_each(|line| writeln!(f, "{line}"))?;
-        beside::table(f, &self.rows)
+        comparison::table(f, &self.rows)
     }
 }

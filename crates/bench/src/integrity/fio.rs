@@ -11,7 +11,7 @@ use crate::rounds::BenchWorkload;
 
 /// The export that the client uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Door {
+enum ExportKind {
     Nbd,
     Fuse,
 }
@@ -19,13 +19,13 @@ enum Door {
 /// Requests of one kind through one export.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IntegrityLoad {
-    door: Door,
+    door: ExportKind,
     pub(super) kind: &'static str,
     pub(super) kib: u32,
     depth: u32,
 }
 
-const fn through(door: Door) -> [IntegrityLoad; 4] {
+const fn through(door: ExportKind) -> [IntegrityLoad; 4] {
     [
         IntegrityLoad { door, kind: "randread", kib: 4, depth: 32 },
         IntegrityLoad { door, kind: "randwrite", kib: 4, depth: 32 },
@@ -34,8 +34,8 @@ const fn through(door: Door) -> [IntegrityLoad; 4] {
     ]
 }
 
-const NBD: [IntegrityLoad; 4] = through(Door::Nbd);
-const FUSE: [IntegrityLoad; 4] = through(Door::Fuse);
+const NBD: [IntegrityLoad; 4] = through(ExportKind::Nbd);
+const FUSE: [IntegrityLoad; 4] = through(ExportKind::Fuse);
 pub(super) const LOADS: [IntegrityLoad; 8] =
     [NBD[0], NBD[1], NBD[2], NBD[3], FUSE[0], FUSE[1], FUSE[2], FUSE[3]];
 
@@ -43,7 +43,7 @@ impl BenchWorkload for IntegrityLoad {
     /// `NBD 4k randread depth 32`
     fn name(&self) -> String {
         let Self { door, kind, kib, depth } = *self;
-        let door = if door == Door::Nbd { "NBD" } else { "FUSE" };
+        let door = if door == ExportKind::Nbd { "NBD" } else { "FUSE" };
         let block = block(kib);
         format!("{door} {block} {kind} depth {depth}")
     }
@@ -51,7 +51,8 @@ impl BenchWorkload for IntegrityLoad {
 
 /// Writes every byte once.
 pub(super) fn fill(volume: &BenchVolume, size: u64) -> Result<(), BenchError> {
-    fio(volume, Door::Nbd, &["--rw=write", "--bs=1m", "--iodepth=4", &format!("--size={size}")]).map(drop)
+    fio(volume, ExportKind::Nbd, &["--rw=write", "--bs=1m", "--iodepth=4", &format!("--size={size}")])
+        .map(drop)
 }
 
 pub(super) fn run(
@@ -74,13 +75,13 @@ pub(super) fn run(
     seen(&report, cpu, volume.server.name)
 }
 
-fn fio(volume: &BenchVolume, door: Door, arguments: &[&str]) -> Result<Value, BenchError> {
+fn fio(volume: &BenchVolume, door: ExportKind, arguments: &[&str]) -> Result<Value, BenchError> {
     let mut fio = Command::new("fio");
     match door {
-        Door::Nbd => fio
+        ExportKind::Nbd => fio
             .arg("--ioengine=nbd")
             .arg(format!("--uri=nbd+unix:///?socket={}", volume.server.socket.display())),
-        Door::Fuse => fio
+        ExportKind::Fuse => fio
             .args(["--ioengine=libaio", "--direct=1", "--fallocate=none"])
             .arg(format!("--filename={}", volume.file.display())),
     };

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::disks::{BenchDisk, NULL};
 use super::fio::UblkWorkload;
 use crate::Machine;
-use crate::beside::{self, ServerRow};
+use crate::comparison::{self, ServerRow};
 use crate::fio::FioResult;
 use crate::rounds::BenchWorkload;
 
@@ -29,7 +29,7 @@ pub(super) fn report(
     let names: Vec<_> = disks.iter().map(|disk| disk.name).collect();
     let workloads: Vec<_> = workloads.iter().map(UblkWorkload::name).collect();
     let goal = |disk: &str, _: &str| (disk == NULL).then_some(0.9);
-    UblkReport { machine: machine.clone(), rows: beside::rows(&workloads, &names, seen, goal) }
+    UblkReport { machine: machine.clone(), rows: comparison::rows(&workloads, &names, seen, goal) }
 }
 
 impl fmt::Display for UblkReport {
@@ -47,6 +47,6 @@ impl fmt::Display for UblkReport {
                 "This machine is emulated: AES costs it tens of times what it costs a processor, next to all else."
             )?;
         }
-        beside::table(f, &self.rows)
+        comparison::table(f, &self.rows)
     }
 }

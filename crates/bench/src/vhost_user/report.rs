@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::driver::VhostUserWorkload;
 use super::servers;
 use crate::Machine;
-use crate::beside::{self, ServerRow};
+use crate::comparison::{self, ServerRow};
 use crate::fio::FioResult;
 use crate::place::SocketServer;
 use crate::rounds::BenchWorkload;
@@ -32,7 +32,11 @@ pub(super) fn report(
 ) -> VhostUserReport {
     let names: Vec<_> = servers.iter().map(|server| server.name).collect();
     let workloads: Vec<_> = workloads.iter().map(VhostUserWorkload::name).collect();
-    VhostUserReport { machine: machine.clone(), pinned, rows: beside::rows(&workloads, &names, seen, goal) }
+    VhostUserReport {
+        machine: machine.clone(),
+        pinned,
+        rows: comparison::rows(&workloads, &names, seen, goal),
+    }
 }
 
 fn goal(server: &'static str, workload: &str) -> Option<f64> {
@@ -55,6 +59,6 @@ impl fmt::Display for VhostUserReport {
             "aes-xts-plain64, 512-bit keys; images in memory; one ring; client and server {pinned}; ratio: underseal \
              with 4 KiB sectors over this one"
         )?;
-        beside::table(f, &self.rows)
+        comparison::table(f, &self.rows)
     }
 }

@@ -239,7 +239,7 @@ impl Queue {
     /// The range by which writes are ordered: whole sectors where sectors are written in part, and
     /// always whole zones on a zoned device, since io_uring may reorder requests in flight.
     fn range_to_claim(&self, range: Range<u64>) -> Range<u64> {
-        match self.epochs.current() {
+        match self.settings_versions.current() {
             Some(volume) if self.mapping.is_zoned() => self.zones_of(volume, range),
             _ if self.mapping.modifies() => self.widen(range).0,
             _ => range,

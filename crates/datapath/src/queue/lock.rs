@@ -16,7 +16,7 @@ impl Queue {
             SlotOperation::Discard => self.mapping.discards(),
             op => op.reads() || op.changes(),
         };
-        if moves && slot.lock == LockState::None && self.epochs.locks() {
+        if moves && slot.lock == LockState::None && self.settings_versions.locks() {
             let waiting = || LockWaiter::Request(self.post.clone(), index);
             let claimed = self.mapping.locks().claim(slot.start..slot.end, slot.op.reads(), waiting);
             slot.lock = if claimed == LockOutcome::Taken { LockState::Taken } else { LockState::Listed };
@@ -31,7 +31,7 @@ impl Queue {
 
     /// Locks whole sectors for a write on the fast path; `None`: another request has one of them.
     pub(super) fn lock_now(&mut self, range: &Range<u64>) -> Option<LockState> {
-        if !self.epochs.locks() {
+        if !self.settings_versions.locks() {
             return Some(LockState::None);
         }
         let taken = self.mapping.locks().take(range.clone(), false);

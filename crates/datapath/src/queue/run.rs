@@ -85,7 +85,9 @@ impl Queue {
         if let SlotOperation::Flush { device } = op {
             return self.start(index, device, Io::Flush);
         }
-        let Some(volume) = self.epochs.volume(slot.epoch) else { return StepOutcome::Failed(no_key()) };
+        let Some(volume) = self.settings_versions.volume(slot.version) else {
+            return StepOutcome::Failed(no_key());
+        };
         let Some(piece) = Piece::next_of(slot, volume) else { return StepOutcome::Failed(beyond()) };
         slot.piece = piece;
         match piece.place {
@@ -208,7 +210,7 @@ impl Queue {
         if !slot.is_cached() || slot.piece.end() >= slot.end {
             return Ok(());
         }
-        let Some(volume) = self.epochs.volume(slot.epoch) else { return Ok(()) };
+        let Some(volume) = self.settings_versions.volume(slot.version) else { return Ok(()) };
         let whole = slot.piece.with_rest(slot, volume);
         if !slot.op.reads() {
             let rest = whole.behind(&slot.piece);
@@ -394,9 +396,9 @@ impl Queue {
             return self.part_over(part.parent, result);
         }
         self.unlock(index);
-        let Slot { tag, op, epoch, mut stage, spare, tags, shared, start, end, class, arrived, .. } =
+        let Slot { tag, op, version, mut stage, spare, tags, shared, start, end, class, arrived, .. } =
             self.slots.take(index);
-        self.epochs.unpin(epoch);
+        self.settings_versions.unpin(version);
         let mut buffer = stage.take();
         if class != RequestClass::Read && class != RequestClass::Flush {
             self.writes.leave(&index, |next| self.runnable.push_back(*next));

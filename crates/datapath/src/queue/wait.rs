@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use underseal_device::{POLLIN, Ring};
 
 use super::{BELL, Queue};
-use crate::post::QueueMessage;
+use crate::inbox::QueueMessage;
 
 /// The idle time after which a queue frees the memory of large requests.
 const IDLE: Duration = Duration::from_secs(1);

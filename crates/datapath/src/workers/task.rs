@@ -6,8 +6,8 @@ use std::time::Instant;
 use underseal_device::{Buffer, Channel, Immediate};
 use underseal_volume::Volume;
 
+use crate::inbox::{QueueInbox, QueueMessage};
 use crate::piece::{CryptoFailure, Piece};
-use crate::post::{QueueInbox, QueueMessage};
 use crate::shared::SharedView;
 
 /// A call of the cipher, in some tasks with the I/O before or after it.

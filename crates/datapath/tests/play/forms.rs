@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use underseal_cipher::{Key, SectorSize, build};
 use underseal_volume::reencrypt::{Direction, Mode, Moved, Plan, Protection, room};
-use underseal_volume::{Hash, Recipe, Stored};
+use underseal_volume::{CipherParameters, Hash, Stored};
 
 use super::dice::Dice;
 use super::round::{CIPHERS, Setup};
 
-const GRAIN: u64 = 64 << 10;
+const STRIPE: u64 = 64 << 10;
 /// The limits of the volume's first byte on its device.
-const LOWEST: u64 = GRAIN;
+const LOWEST: u64 = STRIPE;
 const HIGHEST: u64 = LOWEST + (1 << 20);
 /// The longest step.
 const LONGEST: u64 = 512 << 10;
@@ -30,7 +30,7 @@ pub(crate) struct Form {
 
 impl Form {
     pub(crate) fn first(setup: &Setup, dice: &mut Dice) -> Self {
-        let lower = LOWEST + dice.below(16) * GRAIN;
+        let lower = LOWEST + dice.below(16) * STRIPE;
         Self::new(setup, dice, lower, true)
     }
 
@@ -56,16 +56,16 @@ impl Form {
         let spec = self.cipher.map_or("cipher_null-ecb", |(spec, _)| spec).parse().unwrap();
         let key = self.key().unwrap_or_else(|| Key::zeroed(0).unwrap());
         let cipher = build(&spec, &key, sector_size).unwrap();
-        let recipe = Recipe {
+        let cipher_parameters = CipherParameters {
             cipher: spec,
             sector_size,
             iv_large_sectors: false,
             key_size: key.len(),
             integrity: None,
         };
-        let recipe = self.cipher.map(|_| Arc::new(recipe));
-        let iv_offset = if recipe.is_some() { 128 * (self.key % 8) } else { 0 };
-        Stored { device: 0, lower: self.lower, iv_offset, cipher, recipe }
+        let cipher_parameters = self.cipher.map(|_| Arc::new(cipher_parameters));
+        let iv_offset = if cipher_parameters.is_some() { 128 * (self.key % 8) } else { 0 };
+        Stored { device: 0, lower: self.lower, iv_offset, cipher, cipher_parameters }
     }
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn next(setup: &Setup, dice: &mut Dice, old: &Form) -> (Form, Plan) {
 }
 
 fn draw(setup: &Setup, dice: &mut Dice, old: &Form) -> (Form, Plan) {
-    let shift = if dice.one_in(2) { (1 + dice.below(8)) * GRAIN } else { 0 };
+    let shift = if dice.one_in(2) { (1 + dice.below(8)) * STRIPE } else { 0 };
     let up = shift > 0 && dice.one_in(2) && old.lower + shift <= HIGHEST;
     let down = shift > 0 && !up && old.lower >= LOWEST + shift;
     let lower = match (up, down) {

@@ -10,8 +10,8 @@ use underseal_integrity::{
     Disks, IntegrityDevice, KeyedHash, NewSuperblock, OpenSettings, RunSettings, WriteMode, format,
 };
 
+use super::counted_device::CountedDevice;
 use super::dice::Dice;
-use super::way::Way;
 
 /// A cipher with tags: its name, the bytes of its key, and the bytes of its tuples.
 type Sealed = (&'static str, u8, u16);
@@ -129,9 +129,9 @@ impl Layers {
     pub(crate) fn new(layer: Layer, sector: u32, below: Vec<Below>) -> Self {
         let options = layer.options();
         for device in &below {
-            let way = |device: &Arc<dyn Device>| Way::new(device, Arc::default());
-            let (data, meta) = (way(&device.data), device.meta.as_ref().map(way));
-            let disks = Disks { data: &data, meta: meta.as_ref().map(|way| way as _) };
+            let counted_device = |device: &Arc<dyn Device>| CountedDevice::new(device, Arc::default());
+            let (data, meta) = (counted_device(&device.data), device.meta.as_ref().map(counted_device));
+            let disks = Disks { data: &data, meta: meta.as_ref().map(|counted_device| counted_device as _) };
             let of = NewSuperblock {
                 tag_size: layer.sealed.map(|(_, _, bytes)| bytes),
                 block_size: sector,

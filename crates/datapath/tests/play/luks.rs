@@ -10,11 +10,11 @@ use underseal_volume::{
     ActivateOptions, Cost, FormatOptions, Hash, Header, NewHeader, Pbkdf, UnlockOptions, Unlocked, Volume,
 };
 
+use super::counted_device::CountedDevice;
 use super::dice::Dice;
 use super::forms::ROOM;
 use super::round::{CIPHERS, Setup};
 use super::site::{NoStep, Result, Sums};
-use super::way::Way;
 
 /// Bytes of two keyslots, and of the protection of a step.
 const KEYSLOTS: u64 = 1 << 20;
@@ -38,7 +38,7 @@ fn spec(cipher: (&str, u8)) -> CipherSpec {
 
 impl Luks {
     /// Makes the header. The data lies at the end of its device.
-    pub(crate) fn format(setup: &Setup, dice: &mut Dice, on: &Way) -> Self {
+    pub(crate) fn format(setup: &Setup, dice: &mut Dice, on: &CountedDevice) -> Self {
         let (cipher, sector) = Self::form(setup, dice);
         let options = FormatOptions {
             cipher: spec(cipher),
@@ -62,14 +62,14 @@ impl Luks {
         (if torn { CIPHERS[0] } else { dice.pick(&CIPHERS) }, sector)
     }
 
-    fn header(on: &Way) -> Result<luks2::Header> {
+    fn header(on: &CountedDevice) -> Result<luks2::Header> {
         match Header::read(on)? {
             Header::Luks2(header) => Ok(*header),
             _ => panic!("another version"),
         }
     }
 
-    fn unlock(header: &luks2::Header, on: &Way) -> Result<Unlocked> {
+    fn unlock(header: &luks2::Header, on: &CountedDevice) -> Result<Unlocked> {
         header.unlock(on, &passphrase(), &UnlockOptions::default())
     }
 
@@ -77,7 +77,7 @@ impl Luks {
     pub(crate) fn carry_out(
         &mut self,
         (setup, dice, sums): (&Setup, &mut Dice, &mut Sums),
-        (data, on): (&Way, &Way),
+        (data, on): (&CountedDevice, &CountedDevice),
         users: &ServedVolume,
     ) -> Result<Outcome> {
         let mut header = Self::header(on)?;
@@ -121,7 +121,7 @@ impl Luks {
         sums.finished += 1;
     }
 
-    fn begin(setup: &Setup, dice: &mut Dice, header: &mut luks2::Header, on: &Way) -> Result<()> {
+    fn begin(setup: &Setup, dice: &mut Dice, header: &mut luks2::Header, on: &CountedDevice) -> Result<()> {
         let (cipher, sector_size) = Self::form(setup, dice);
         let info = header.info();
         let old = &info.segments[0];
@@ -159,7 +159,7 @@ impl Luks {
     pub(crate) fn open(
         &mut self,
         (setup, sums): (&Setup, &mut Sums),
-        (data, on): (&Way, &Way),
+        (data, on): (&CountedDevice, &CountedDevice),
     ) -> Result<Volume> {
         let mut header = Self::header(on)?;
         let (key, size) = (Self::unlock(&header, on)?.key, setup.size + ROOM);

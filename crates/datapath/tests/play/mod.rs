@@ -17,6 +17,7 @@
 
 #![allow(dead_code, reason = "each program uses a part of it")]
 
+mod counted_device;
 pub(crate) mod dice;
 mod director;
 mod disk;
@@ -33,5 +34,4 @@ mod server;
 mod site;
 #[path = "../toy/mod.rs"]
 mod toy;
-mod way;
 mod zones;

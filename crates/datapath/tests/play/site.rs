@@ -14,11 +14,11 @@ use underseal_volume::reencrypt::state::{About, Keys, State, StateLedger};
 use underseal_volume::reencrypt::{self, Alone, Claim, Foreground, Ledger, Options, Outcome, Plan, Progress};
 use underseal_volume::{self as volume, LockTo, ReadAt, Segment, SegmentKind, Target, Volume};
 
+use super::counted_device::CountedDevice;
 use super::dice::Dice;
 use super::forms::{self, Form};
 use super::luks::Luks;
 use super::round::Setup;
-use super::way::Way;
 
 /// Longer than any request takes, also on a busy machine.
 const LONG: Duration = Duration::from_secs(120);
@@ -88,14 +88,15 @@ impl Site {
         let form = Form::first(setup, &mut dice);
         let [data, on] = devices else { panic!("two devices") };
         let (data, on) = (data.clone(), on.clone());
-        let luks = setup.luks.then(|| Luks::format(setup, &mut dice, &Way::new(&on, Arc::default())));
+        let luks =
+            setup.luks.then(|| Luks::format(setup, &mut dice, &CountedDevice::new(&on, Arc::default())));
         let kept = Kept { luks, form, job: None, over: None, dice, sums: Sums::default() };
         let (setup, kept) = (setup.clone(), Mutex::new(kept));
         Self { setup, data, on, is_off: AtomicBool::new(false), writes: Arc::default(), kept }
     }
 
-    fn ways(&self) -> (Way, Way) {
-        (Way::new(&self.data, self.writes.clone()), Way::new(&self.on, Arc::default()))
+    fn ways(&self) -> (CountedDevice, CountedDevice) {
+        (CountedDevice::new(&self.data, self.writes.clone()), CountedDevice::new(&self.on, Arc::default()))
     }
 
     pub(crate) fn sums(&self) -> Sums {
@@ -140,7 +141,13 @@ impl Site {
         }
     }
 
-    fn carry_out(&self, kept: &mut Kept, data: &Way, on: &Way, users: &ServedVolume) -> Result<Outcome> {
+    fn carry_out(
+        &self,
+        kept: &mut Kept,
+        data: &CountedDevice,
+        on: &CountedDevice,
+        users: &ServedVolume,
+    ) -> Result<Outcome> {
         let mut ledger = match &kept.job {
             Some(job) if job.is_begun => self.state(kept, on)?,
             _ => self.begin(kept, data, on, users)?,
@@ -160,7 +167,7 @@ impl Site {
     }
 
     /// Opens the state that is known to be there.
-    fn state<'w>(&self, kept: &Kept, on: &'w Way) -> Result<StateLedger<'w>> {
+    fn state<'w>(&self, kept: &Kept, on: &'w CountedDevice) -> Result<StateLedger<'w>> {
         let job = kept.job.as_ref().unwrap();
         let (old, new) = (kept.form.key(), job.new.key());
         let keys = Keys { old: old.as_ref(), new: new.as_ref() };
@@ -171,8 +178,8 @@ impl Site {
     fn begin<'w>(
         &self,
         kept: &mut Kept,
-        data: &Way,
-        on: &'w Way,
+        data: &CountedDevice,
+        on: &'w CountedDevice,
         users: &ServedVolume,
     ) -> Result<StateLedger<'w>> {
         let plan = kept.job.as_ref().unwrap().plan.clone();
@@ -203,7 +210,7 @@ impl Site {
     }
 
     /// Whether a state was made. Returns `Io` when the power goes before that is known.
-    fn is_made(&self, kept: &Kept, on: &Way) -> Result<bool> {
+    fn is_made(&self, kept: &Kept, on: &CountedDevice) -> Result<bool> {
         loop {
             let known = match self.found(kept, on) {
                 Ok(true) => sync(on).map(|()| true),
@@ -219,7 +226,7 @@ impl Site {
     }
 
     /// Whether the state of the current reencryption is there, not that of the last one.
-    fn found(&self, kept: &Kept, on: &Way) -> Result<bool> {
+    fn found(&self, kept: &Kept, on: &CountedDevice) -> Result<bool> {
         match State::read(on, LockTo::Read) {
             Ok(state) => {
                 let about = state.about();
@@ -341,10 +348,10 @@ fn io(e: std::io::Error) -> volume::Error {
     volume::Error::new(volume::ErrorKind::Io, "the lower device").with_source(e)
 }
 
-fn put(way: &Way, bytes: &[u8], at: u64) -> Result<()> {
-    way.write_all_at(bytes, at).map_err(io)
+fn put(counted_device: &CountedDevice, bytes: &[u8], at: u64) -> Result<()> {
+    counted_device.write_all_at(bytes, at).map_err(io)
 }
 
-fn sync(way: &Way) -> Result<()> {
-    way.sync_all().map_err(io)
+fn sync(counted_device: &CountedDevice) -> Result<()> {
+    counted_device.sync_all().map_err(io)
 }

@@ -111,7 +111,7 @@ impl Case {
             lower: 0,
             iv_offset: 0,
             cipher: cipher.clone(),
-            recipe: None,
+            cipher_parameters: None,
         };
         let plan = Plan {
             mode: Mode::Reencrypt,

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::Shared;
-use super::disk::{DiskProgress, DiskRequest, Ticket};
+use super::disk::{DiskCookie, DiskProgress, DiskRequest};
 use underseal_device::{Channel, Finished, Immediate, Io, LowerToken, Ring, RingToken, Started};
 
 pub(super) struct ModelChannel {
     inner: Box<dyn Channel>,
     shared: Arc<Shared>,
     /// Requests whose time on the disk has not come yet.
-    waiting: Vec<Option<(Io, Ticket)>>,
+    waiting: Vec<Option<(Io, DiskCookie)>>,
 }
 
 impl ModelChannel {
@@ -22,18 +22,18 @@ impl ModelChannel {
 
     /// Advances a request: it is done on the lower device at its time, otherwise queried again.
     fn advance(&mut self, ring: &mut Ring, slot: u32) -> Option<Finished> {
-        let (_, ticket) = self.waiting[slot as usize].as_ref()?;
+        let (_, cookie) = self.waiting[slot as usize].as_ref()?;
         let until = {
             let mut disk = self.shared.disk();
-            match disk.poll(self.shared.now(), *ticket) {
-                DiskProgress::Until(at) => Some((at, *ticket)),
+            match disk.poll(self.shared.now(), *cookie) {
+                DiskProgress::Until(at) => Some((at, *cookie)),
                 DiskProgress::Done => None,
             }
         };
-        if let Some((at, ticket)) = until {
+        if let Some((at, cookie)) = until {
             let armed = ring.timeout(RingToken::lower(slot), self.shared.deadline(at));
             let Err(e) = armed else { return None };
-            self.shared.disk().abandon(ticket);
+            self.shared.disk().abandon(cookie);
             let (io, _) = self.waiting[slot as usize].take()?;
             let errno = Errno::from_io_error(&e).unwrap_or(Errno::BUSY);
             let error = io.kind().failed(io.extent().0, "the ring takes no timeout", errno);
@@ -66,12 +66,12 @@ impl Channel for ModelChannel {
     }
 
     fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
-        let ticket = {
+        let cookie = {
             let mut disk = self.shared.disk();
             // The time is read under the lock, as the timeline's time must not decrease.
             disk.submit(self.shared.now(), DiskRequest::from(&io))
         };
-        self.waiting[slot as usize] = Some((io, ticket));
+        self.waiting[slot as usize] = Some((io, cookie));
         self.advance(ring, slot).map_or(Started::Pending, Started::Finished)
     }
 
@@ -91,6 +91,6 @@ impl Channel for ModelChannel {
 impl Drop for ModelChannel {
     fn drop(&mut self) {
         let mut disk = self.shared.disk();
-        self.waiting.drain(..).flatten().for_each(|(_, ticket)| disk.abandon(ticket));
+        self.waiting.drain(..).flatten().for_each(|(_, cookie)| disk.abandon(cookie));
     }
 }

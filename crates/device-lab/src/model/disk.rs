@@ -23,7 +23,7 @@ impl From<&Io> for DiskRequest {
 }
 
 /// The number of a request on the timeline.
-pub(super) type Ticket = usize;
+pub(super) type DiskCookie = usize;
 
 /// The state of a request at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,11 +33,11 @@ pub(super) enum DiskProgress {
     Until(u64),
 }
 
-/// The ends of requests, indexed by [`Ticket`].
+/// The ends of requests, indexed by [`DiskCookie`].
 #[derive(Default)]
 pub(super) struct Ends {
     ends: Vec<End>,
-    free: Vec<Ticket>,
+    free: Vec<DiskCookie>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,27 +50,27 @@ enum End {
 }
 
 impl Ends {
-    fn take(&mut self) -> Ticket {
-        if let Some(ticket) = self.free.pop() {
-            self.ends[ticket] = End::Unknown;
-            return ticket;
+    fn take(&mut self) -> DiskCookie {
+        if let Some(cookie) = self.free.pop() {
+            self.ends[cookie] = End::Unknown;
+            return cookie;
         }
         self.ends.push(End::Unknown);
         self.ends.len() - 1
     }
 
     /// The request ends at `at`.
-    pub(super) fn set(&mut self, ticket: Ticket, at: u64) {
-        match self.ends[ticket] {
-            End::Abandoned => self.free.push(ticket),
-            _ => self.ends[ticket] = End::At(at),
+    pub(super) fn set(&mut self, cookie: DiskCookie, at: u64) {
+        match self.ends[cookie] {
+            End::Abandoned => self.free.push(cookie),
+            _ => self.ends[cookie] = End::At(at),
         }
     }
 
-    fn abandon(&mut self, ticket: Ticket) {
-        match self.ends[ticket] {
-            End::At(_) => self.free.push(ticket),
-            _ => self.ends[ticket] = End::Abandoned,
+    fn abandon(&mut self, cookie: DiskCookie) {
+        match self.ends[cookie] {
+            End::At(_) => self.free.push(cookie),
+            _ => self.ends[cookie] = End::Abandoned,
         }
     }
 }
@@ -99,23 +99,23 @@ impl DiskModel {
     }
 
     /// Accepts a request. Time must not decrease from call to call.
-    pub(super) fn submit(&mut self, now: u64, request: DiskRequest) -> Ticket {
-        let ticket = self.ends.take();
+    pub(super) fn submit(&mut self, now: u64, request: DiskRequest) -> DiskCookie {
+        let cookie = self.ends.take();
         self.counters.requests += 1;
         match &mut self.mechanism {
             Mechanism::Flash(flash) => {
                 let end = flash.serve(now, request.kind, request.len, &mut self.counters);
-                self.ends.set(ticket, end);
+                self.ends.set(cookie, end);
             }
             Mechanism::Rotating(disk) => {
-                disk.submit(now, request, ticket, &mut self.ends, &mut self.counters)
+                disk.submit(now, request, cookie, &mut self.ends, &mut self.counters)
             }
         }
-        ticket
+        cookie
     }
 
     /// The state of a request at `now`. When the request is done, its number is free again.
-    pub(super) fn poll(&mut self, now: u64, ticket: Ticket) -> DiskProgress {
+    pub(super) fn poll(&mut self, now: u64, cookie: DiskCookie) -> DiskProgress {
         let next = match &mut self.mechanism {
             Mechanism::Flash(_) => now,
             Mechanism::Rotating(disk) => {
@@ -123,9 +123,9 @@ impl DiskModel {
                 disk.next_dispatch().unwrap_or(now)
             }
         };
-        match self.ends.ends[ticket] {
+        match self.ends.ends[cookie] {
             End::At(end) if end <= now => {
-                self.ends.free.push(ticket);
+                self.ends.free.push(cookie);
                 DiskProgress::Done
             }
             End::At(end) => DiskProgress::Until(end),
@@ -134,7 +134,7 @@ impl DiskModel {
     }
 
     /// Abandons a request: no caller asks for it again.
-    pub(super) fn abandon(&mut self, ticket: Ticket) {
-        self.ends.abandon(ticket);
+    pub(super) fn abandon(&mut self, cookie: DiskCookie) {
+        self.ends.abandon(cookie);
     }
 }

@@ -5,7 +5,7 @@
 //! time, within a turn. So a request that follows directly is free when it arrives in time, and a
 //! request that arrives too late costs the rest of a turn.
 
-use super::disk::{DiskRequest, Ends, Ticket};
+use super::disk::{DiskCookie, DiskRequest, Ends};
 use super::profile::Rotating;
 use super::{DiskCounters, nanos, transfer};
 use underseal_device::IoKind;
@@ -21,7 +21,7 @@ pub(super) struct RotatingState {
     /// Waiting requests, in the order of their arrival.
     waiting: Vec<Waiting>,
     /// Flushes that wait for earlier writes, with the number of the first request after them.
-    flushes: Vec<(Ticket, u64)>,
+    flushes: Vec<(DiskCookie, u64)>,
     /// The number of bytes of `waiting` that are acknowledged already.
     cached: u64,
     sequence: u64,
@@ -40,7 +40,7 @@ struct Head {
 
 struct Waiting {
     /// `None` when the request was acknowledged from the cache.
-    ticket: Option<Ticket>,
+    cookie: Option<DiskCookie>,
     sequence: u64,
     write: bool,
     offset: u64,
@@ -68,7 +68,7 @@ impl RotatingState {
         &mut self,
         now: u64,
         DiskRequest { kind, offset, len, durable }: DiskRequest,
-        ticket: Ticket,
+        cookie: DiskCookie,
         ends: &mut Ends,
         counters: &mut DiskCounters,
     ) {
@@ -80,20 +80,20 @@ impl RotatingState {
             IoKind::Read => false,
             IoKind::Write | IoKind::Zero => true,
             IoKind::Flush => {
-                self.flushes.push((ticket, sequence));
+                self.flushes.push((cookie, sequence));
                 return self.end_flushes(now, ends);
             }
             // Without any work of the disk.
-            IoKind::Discard | IoKind::Prefetch => return ends.set(ticket, now.saturating_add(overhead)),
+            IoKind::Discard | IoKind::Prefetch => return ends.set(cookie, now.saturating_add(overhead)),
         };
         let cached =
             kind == IoKind::Write && !durable && self.cached.saturating_add(len) <= self.disk.write_cache;
         if cached {
             self.cached += len;
-            ends.set(ticket, now.saturating_add(overhead).saturating_add(transfer(len, self.disk.link_rate)));
+            ends.set(cookie, now.saturating_add(overhead).saturating_add(transfer(len, self.disk.link_rate)));
         }
-        let ticket = (!cached).then_some(ticket);
-        self.waiting.push(Waiting { ticket, sequence, write, offset, len, came: now });
+        let cookie = (!cached).then_some(cookie);
+        self.waiting.push(Waiting { cookie, sequence, write, offset, len, came: now });
         // Later requests change nothing for a disk that serves in the order of arrival.
         let in_order =
             self.disk.scheduler.is_none() && self.disk.queue_depth <= 1 && self.disk.write_cache == 0;
@@ -142,7 +142,7 @@ impl RotatingState {
         let all = self.disk.scheduler.is_some();
         let candidates = self.waiting.iter().enumerate().filter(|(_, w)| {
             // The drive's cache holds requests besides its commands.
-            let counts = !all && w.ticket.is_some();
+            let counts = !all && w.cookie.is_some();
             let chosen = !counts || commands > 0;
             commands -= u32::from(counts && chosen);
             chosen
@@ -171,8 +171,8 @@ impl RotatingState {
     /// left.
     fn done(&mut self, request: &Waiting, at: u64, rest: u64, ends: &mut Ends) {
         let rest = transfer(rest, self.disk.media_rate);
-        match request.ticket {
-            Some(ticket) => ends.set(ticket, self.free_at.saturating_sub(rest).max(at)),
+        match request.cookie {
+            Some(cookie) => ends.set(cookie, self.free_at.saturating_sub(rest).max(at)),
             None => self.cached -= request.len,
         }
     }
@@ -180,10 +180,10 @@ impl RotatingState {
     fn end_flushes(&mut self, now: u64, ends: &mut Ends) {
         let Self { flushes, waiting, .. } = self;
         let end = self.last_write.max(now);
-        flushes.retain(|&(ticket, sequence)| {
+        flushes.retain(|&(cookie, sequence)| {
             let waits = waiting.iter().any(|w| w.write && w.sequence < sequence);
             if !waits {
-                ends.set(ticket, end);
+                ends.set(cookie, end);
             }
             waits
         });

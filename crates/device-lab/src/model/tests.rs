@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::disk::{DiskModel, DiskProgress, DiskRequest, Ticket};
+use super::disk::{DiskCookie, DiskModel, DiskProgress, DiskRequest};
 use super::{Medium, Profile, Scheduler};
 use underseal_device::IoKind;
 
@@ -17,7 +17,7 @@ fn request(kind: IoKind, offset: u64, len: u64) -> DiskRequest {
 /// Keeps `depth` of the requests in flight, as a queue whose thread takes no time; returns the
 /// total time.
 fn run(disk: &mut DiskModel, depth: usize, requests: impl IntoIterator<Item = DiskRequest>) -> u64 {
-    let (mut now, mut flight) = (0, VecDeque::<Ticket>::new());
+    let (mut now, mut flight) = (0, VecDeque::<DiskCookie>::new());
     let mut requests = requests.into_iter().peekable();
     loop {
         while flight.len() < depth
@@ -30,7 +30,7 @@ fn run(disk: &mut DiskModel, depth: usize, requests: impl IntoIterator<Item = Di
         }
         let mut next = u64::MAX;
         let before = flight.len();
-        flight.retain(|&ticket| match disk.poll(now, ticket) {
+        flight.retain(|&cookie| match disk.poll(now, cookie) {
             DiskProgress::Done => false,
             DiskProgress::Until(at) => {
                 assert!(at > now, "time goes on");
@@ -166,7 +166,7 @@ fn what_waits_is_served_in_the_order_of_its_offsets() {
         let (mut now, mut order) = (0, Vec::new());
         while !waiting.is_empty() {
             let mut next = u64::MAX;
-            waiting.retain(|&(block, ticket)| match disk.poll(now, ticket) {
+            waiting.retain(|&(block, cookie)| match disk.poll(now, cookie) {
                 DiskProgress::Done => {
                     order.push(block);
                     false
@@ -230,8 +230,8 @@ fn flash_has_its_latency_alone_and_its_rate_together() {
 fn abandoned_requests_give_their_tickets_back() {
     let mut disk = disk(&Profile::rotating_disk());
     for i in 0..100 {
-        let tickets: Vec<_> = scattered(IoKind::Write, 10).into_iter().map(|r| disk.submit(i, r)).collect();
-        tickets.into_iter().for_each(|t| disk.abandon(t));
+        let cookies: Vec<_> = scattered(IoKind::Write, 10).into_iter().map(|r| disk.submit(i, r)).collect();
+        cookies.into_iter().for_each(|t| disk.abandon(t));
     }
     let last = disk.submit(100, request(IoKind::Flush, 0, 0));
     let mut now = 100;
@@ -240,5 +240,5 @@ fn abandoned_requests_give_their_tickets_back() {
     }
     // The abandoned requests were served all the same; their numbers are free now.
     let after: Vec<_> = scattered(IoKind::Read, 500).into_iter().map(|r| disk.submit(now, r)).collect();
-    assert!(after.iter().all(|&ticket| ticket <= 1001), "{after:?}");
+    assert!(after.iter().all(|&cookie| cookie <= 1001), "{after:?}");
 }

@@ -19,7 +19,7 @@ use io_uring::{opcode, squeue, types};
 use rustix::io::Errno;
 
 use super::Shared;
-use crate::bell::Wakeup;
+use crate::wakeup::Wakeup;
 
 /// `_IO(0x12, 0)`, for io_uring, and `_IO(0x12, 119)` (linux/blkdev.h, linux/fs.h).
 const BLOCK_URING_CMD_DISCARD: u32 = 0x12 << 8;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::Shared;
 use super::link::{LinkState, NbdLink};
 use super::socket::NbdSocket;
-use crate::bell::Wakeup;
+use crate::wakeup::Wakeup;
 use crate::{Channel, Error, Finished, Immediate, Io, POLLIN, POLLOUT, Ring, RingToken, Started, monotonic};
 
 /// The events of the channel.

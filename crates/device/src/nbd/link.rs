@@ -25,7 +25,7 @@ use super::Shared;
 use super::flight::NbdRequest;
 use super::replies::{ReceiveOutcome, ReplyInbox, ReplyOutcome};
 use super::socket::{ConnectAttempt, NbdSocket};
-use crate::bell::Wakeup;
+use crate::wakeup::Wakeup;
 use crate::{Finished, Io, monotonic};
 
 /// How often a channel that waits for a connection checks, without an event.

@@ -117,7 +117,7 @@ impl Fs {
         let node = self.nodes.get(node)?;
         let target = readlinkat(self.nodes.fd(&node)?, "", Vec::new())?;
         self.view.upper_target(target.as_bytes()).inspect_err(|_| {
-            self.complaints.add(|| format!("{}: the symlink's target cannot be decrypted", node.path()));
+            self.failure_log.add(|| format!("{}: the symlink's target cannot be decrypted", node.path()));
         })
     }
 
@@ -163,7 +163,7 @@ impl Fs {
         link: Option<(&Arc<FileNode>, &[u8])>,
     ) -> Answer<(LookupEntry, Arc<OpenFile>)> {
         let file = Arc::new(OpenFile::create(&self.view, fd).map_err(|e| {
-            self.complaints.add(|| {
+            self.failure_log.add(|| {
                 let path = link.map_or(String::new(), |(parent, name)| {
                     format!("{}/{}", parent.path(), name.escape_ascii())
                 });

@@ -89,7 +89,7 @@ impl Fs {
     /// Logs a failure of a lower file for the operator, and returns the caller's error number.
     pub(super) fn tell(&self, node: &FileNode, what: &str, failure: &FsError) -> Errno {
         if failure.is_serious() {
-            self.complaints.add(|| format!("{}: {what}: {failure}", node.path()));
+            self.failure_log.add(|| format!("{}: {what}: {failure}", node.path()));
         } else {
             log::debug!("{}: {what}: {failure}", node.path());
         }

@@ -47,7 +47,7 @@ impl Keys {
         let Some(volume) = self.mapping.volume() else { return Ok(()) };
         self.wiped = Some(volume.without_key().map_err(|e| keyless(&e))?);
         let stored = volume.segments().iter().filter_map(|segment| segment.as_stored());
-        let keyed = stored.filter(|stored| stored.recipe.is_some());
+        let keyed = stored.filter(|stored| stored.cipher_parameters.is_some());
         let ciphers: Vec<Weak<dyn SectorCipher>> =
             keyed.map(|stored| Arc::downgrade(&stored.cipher)).collect();
         drop(volume);
@@ -80,7 +80,7 @@ impl Keys {
         let present = present.map_err(|e| keyless(&e))?;
         let none = || Refusal::new(RefusalKind::Unsupported, "it had no key when it was opened", "");
         let keyless = present.as_ref().or(self.wiped.as_ref()).ok_or_else(none)?;
-        let bits = keyless.recipe().key_size * 8;
+        let bits = keyless.cipher_parameters().key_size * 8;
         let volume = keyless.with_key(key).map_err(|e| {
             let remedy = format!("a key of {bits} bits, as {} digits", bits / 4);
             Refusal::new(RefusalKind::Key, e.to_string(), remedy)

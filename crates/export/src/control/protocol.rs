@@ -12,7 +12,7 @@
 //!   {"version":1,"request":{"reencrypt":"pause"}}                    \n  also "go-on", "stop"
 //!   {"version":1,"request":{"reencrypt":{"rate":"full"}}}            \n  or {"limit":1048576}, ..
 //!   {"version":1,"request":{"check":{"from":0}}}                     \n  reads for about a second
-//!   {"version":1,"request":{"hand-over":{"protocol":1}}}             \n  "done"; `line`, `giver`
+//!   {"version":1,"request":{"hand-over":{"protocol":1}}}             \n  "done"; see `line`
 //!   {"version":1,"request":"close"}                                  \n  two replies
 //!
 //!   {"version":1,"reply":"done"}                                     \n

@@ -22,7 +22,7 @@ struct Shared {
     closers: Mutex<Vec<Socket>>,
     /// The number of requests in progress that may take long.
     long: AtomicUsize,
-    complaints: RateLimit,
+    failure_log: RateLimit,
     losses: RateLimit,
 }
 
@@ -50,8 +50,8 @@ impl ControlServer {
     /// `Listen` when a thread cannot be started.
     pub fn start_at(listeners: Vec<Listener>, volume: Arc<Controlled>, open: bool) -> Result<Self> {
         let (closers, long) = (Mutex::default(), AtomicUsize::new(0));
-        let (complaints, losses) = (RateLimit::default(), RateLimit::default());
-        let shared = Shared { volume, closers, long, complaints, losses };
+        let (failure_log, losses) = (RateLimit::default(), RateLimit::default());
+        let shared = Shared { volume, closers, long, failure_log, losses };
         let shared = Arc::new(shared);
         let attendant = Attendant::start("control", listeners, open, CLIENTS, shared.clone())?;
         Ok(Self { attendant, shared })
@@ -162,7 +162,7 @@ impl Shared {
     }
 
     fn refuse(&self, peer: &Peer, what: &str, refusal: Refusal) -> Reply {
-        if let Some(more) = self.complaints.pass() {
+        if let Some(more) = self.failure_log.pass() {
             log::warn!("control: {peer}: {what} was refused: {}{more}", refusal.message);
         }
         Reply::Refused(refusal)

@@ -9,8 +9,8 @@ use underseal_datapath::{self as datapath, Mapping, Policy};
 use underseal_volume::KeyCheck;
 
 use super::Name;
-use super::giver::{self, Giver};
 use super::keys::Keys;
+use super::old_server::{self, OldServer};
 use super::protocol::{Reencrypt, Refusal, RefusalKind, Reply, Request};
 use super::reencryption::Reencrypter;
 use super::status::{KeyState, Mismatches, Opened, Sandbox, Status, nanos};
@@ -60,7 +60,7 @@ pub struct Controlled {
     keys: Mutex<Keys>,
     tell_size: Vec<TellSize>,
     reencrypter: Option<Arc<dyn Reencrypter>>,
-    giver: std::result::Result<Arc<Giver>, String>,
+    old_server: std::result::Result<Arc<OldServer>, String>,
     stop: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -79,8 +79,8 @@ impl Controlled {
         let Known { check, size, key } = known;
         let keys = Mutex::new(Keys::new(mapping.clone(), check, key));
         let (since, stop) = (Instant::now(), Box::new(stop));
-        let giver = Err("its server does not support handovers".to_owned());
-        Self { described, size, mapping, since, keys, tell_size, reencrypter: None, giver, stop }
+        let old_server = Err("its server does not support handovers".to_owned());
+        Self { described, size, mapping, since, keys, tell_size, reencrypter: None, old_server, stop }
     }
 
     /// Adds a reencrypter.
@@ -93,8 +93,8 @@ impl Controlled {
     /// Adds the old server's side of a handover, or the reason why the volume cannot be handed
     /// over.
     #[must_use]
-    pub fn with_giver(mut self, giver: std::result::Result<Arc<Giver>, String>) -> Self {
-        self.giver = giver;
+    pub fn with_giver(mut self, old_server: std::result::Result<Arc<OldServer>, String>) -> Self {
+        self.old_server = old_server;
         self
     }
 
@@ -209,7 +209,7 @@ impl Controlled {
     }
 
     fn can_be_wiped(&self, keys: &Keys) -> Answer {
-        if self.giver.as_ref().is_ok_and(|giver| giver.is_at_it()) {
+        if self.old_server.as_ref().is_ok_and(|old_server| old_server.is_at_it()) {
             let message = "it is handed over just now: another process has the key, too";
             return Err(Refusal::new(RefusalKind::Busy, message, "retry in a moment"));
         }
@@ -281,19 +281,19 @@ impl Controlled {
     /// Hands the volume over to the client's process. The function returns only on failure: the
     /// refusal, and whether to send it to the client.
     pub(super) fn hand_over(&self, protocol: u32, client: &Socket) -> (Refusal, bool) {
-        let state = giver::State {
+        let state = old_server::State {
             described: &self.described,
             size: self.size,
             mapping: &self.mapping,
             keys: &self.keys,
             reencrypter: self.reencrypter.as_deref(),
         };
-        let giver = match &self.giver {
-            Ok(giver) => giver,
-            Err(why) => return (Refusal::new(RefusalKind::Unsupported, why, giver::INSTEAD), true),
+        let old_server = match &self.old_server {
+            Ok(old_server) => old_server,
+            Err(why) => return (Refusal::new(RefusalKind::Unsupported, why, old_server::INSTEAD), true),
         };
-        let given = giver.give(&state, protocol, client);
-        if giver.ends() {
+        let given = old_server.give(&state, protocol, client);
+        if old_server.ends() {
             // The server was asked to stop during the handover.
             (self.stop)();
         }

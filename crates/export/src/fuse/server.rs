@@ -13,8 +13,8 @@ use underseal_fuse::{FuseChannel, FuseSession, Point, RingShare};
 
 use super::INBOX;
 use super::files::Files;
-use super::hold::{CarriedMount, Hold, namespace};
 use super::mount::{MountPoint, mount};
+use super::pause::{CarriedMount, Hold, namespace};
 use super::transport::FuseTransport;
 use super::turns::Turns;
 use super::worker::Worker;

@@ -24,10 +24,10 @@ use self::entries::ThreadEntries;
 use super::INBOX;
 use super::protocol::HEAD;
 use super::server::Shared;
-use crate::complaints::Complaints;
-use crate::door::{self, Door, Took, Wake};
 use crate::errno::errno;
-use crate::tickets::Tickets;
+use crate::export_loop::{self, ExportLoop, Took, Wake};
+use crate::failure_log::RateLimitedLog;
+use crate::request_table::RequestTable;
 use crate::{Error, ErrorKind, Result};
 
 /// The most requests in flight on one thread.
@@ -58,7 +58,7 @@ pub(super) struct Worker {
     inbox: Buffer,
     /// The buffer for replies other than data.
     out: Vec<u8>,
-    tickets: Tickets<Ticket>,
+    request_table: RequestTable<PendingRequest>,
     /// The entries that requests arrive in through io_uring, if it is used.
     entries: Option<ThreadEntries>,
     /// True when the descriptor may have a request. Without io_uring that is whenever this thread
@@ -78,11 +78,11 @@ pub(super) struct Worker {
     is_deaf: bool,
     /// The bytes of the last read or write.
     last: usize,
-    complaints: Complaints,
+    failure_log: RateLimitedLog,
 }
 
 /// A request in flight, and the kind of its answer.
-struct Ticket {
+struct PendingRequest {
     unique: u64,
     answer: Answer,
     origin: Origin,
@@ -147,7 +147,7 @@ impl Worker {
             head: [0; HEAD],
             inbox,
             out: Vec::new(),
-            tickets: Tickets::new(DEPTH),
+            request_table: RequestTable::new(DEPTH),
             entries,
             readable: true,
             held: None,
@@ -158,13 +158,13 @@ impl Worker {
             rests: false,
             is_deaf: false,
             last: 0,
-            complaints: Complaints::new("this thread"),
+            failure_log: RateLimitedLog::new("this thread"),
         })
     }
 
     /// Serves until the volume is unmounted, and finishes the requests in flight.
     pub(super) fn run(mut self) -> Result<()> {
-        door::serve(&mut self)
+        export_loop::serve(&mut self)
     }
 
     fn receive(&mut self) -> io::Result<ReceivedRequest> {
@@ -180,7 +180,7 @@ impl Worker {
     /// Returns true when the thread has no request in flight.
     fn has_nothing(&self) -> bool {
         let waits = self.entries.as_ref().is_some_and(ThreadEntries::has_waiting);
-        self.held.is_none() && self.tickets.is_empty() && !waits
+        self.held.is_none() && self.request_table.is_empty() && !waits
     }
 
     /// Answers a request.
@@ -218,7 +218,7 @@ impl Worker {
     fn take_from_channel(&mut self) -> Result<Took> {
         let len = match self.held.take() {
             Some(len) => len,
-            None if self.tickets.is_full() => return Ok(Took::NoRoom),
+            None if self.request_table.is_full() => return Ok(Took::NoRoom),
             None => match self.receive()? {
                 ReceivedRequest::Request(len) => len,
                 ReceivedRequest::Nothing => {
@@ -243,7 +243,7 @@ impl Worker {
         while let Some(completion) = self.queue.next_completion() {
             self.answer(completion)?;
         }
-        Ok(Took::Request(if self.tickets.is_empty() { 0 } else { len }))
+        Ok(Took::Request(if self.request_table.is_empty() { 0 } else { len }))
     }
 
     /// Handles one event of the ring. Returns true when the ring had one.
@@ -271,7 +271,7 @@ impl Worker {
         if self.watching {
             return Ok(());
         }
-        if self.tickets.is_empty() && turns.somebody_listens() {
+        if self.request_table.is_empty() && turns.somebody_listens() {
             if !self.resting {
                 self.queue.watch(turns.as_fd(), POLLIN, WANTED)?;
                 self.resting = true;
@@ -289,7 +289,7 @@ impl Worker {
     }
 }
 
-impl Door for Worker {
+impl ExportLoop for Worker {
     type Error = Error;
 
     fn queue(&mut self) -> &mut Queue {
@@ -321,7 +321,9 @@ impl Door for Worker {
 
     fn answer(&mut self, completion: Completion) -> Result<()> {
         let Completion { tag, result, buffer } = completion;
-        let Some(Ticket { unique, answer, origin, rest }) = self.tickets.redeem(tag) else { return Ok(()) };
+        let Some(PendingRequest { unique, answer, origin, rest }) = self.request_table.remove(tag) else {
+            return Ok(());
+        };
         let ready = self.queue.clock();
         let mut buffer = buffer;
         let read_into = rest.is_some();
@@ -338,7 +340,7 @@ impl Door for Worker {
             }
             (Ok(()), ..) => self.reply(unique, origin, Ok(&[])),
             (Err(failure), ..) => {
-                self.complaints.tell(answer.what(), &failure);
+                self.failure_log.tell(answer.what(), &failure);
                 self.reply(unique, origin, Err(errno(&failure)))
             }
         };

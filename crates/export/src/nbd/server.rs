@@ -4,7 +4,7 @@
 //!   run()            poll(stop event, listeners) --> accept --> thread: handshake --> serve
 //!     clients.rs     the table of clients and their phases; limits, eviction, shutdown
 //!     connection.rs  one client's thread, and the handler's view of it
-//!     hold.rs        paused connections, for a handover
+//!     pause.rs       paused connections, for a handover
 //! ```
 //!
 //! Two limits protect clients from each other. At most `max_handshakes` clients negotiate at a
@@ -15,7 +15,7 @@
 
 mod clients;
 mod connection;
-mod hold;
+mod pause;
 
 use std::{
     fmt,
@@ -28,7 +28,7 @@ use std::{
 };
 
 use self::clients::{Clients, Room};
-use self::hold::Hold;
+use self::pause::Hold;
 use super::{Exports, TlsMode};
 use crate::event::{event, raise};
 use crate::net::accept::{RECOVER, until_stopped};
@@ -36,7 +36,7 @@ use crate::net::{Listener, RateLimit};
 use crate::{Error, ErrorKind, Result};
 
 pub use self::connection::{Connection, ConnectionHandler, StopSignal};
-pub use self::hold::{Adopted, Begun, Bytes, Carried, Holder, Passage};
+pub use self::pause::{Adopted, Begun, Bytes, Carried, Holder, Passage};
 
 /// The configuration of an NBD server: exports and limits.
 #[derive(Debug, Clone)]
@@ -93,7 +93,7 @@ struct Shared {
     clients: Clients,
     stop: Arc<Stop>,
     hold: Hold,
-    complaints: Complaints,
+    failure_log: RateLimitedLog,
 }
 
 #[derive(Debug)]
@@ -104,7 +104,7 @@ struct Stop {
 
 /// Log lines that a client can cause, each kind with its rate limit.
 #[derive(Debug, Default)]
-struct Complaints {
+struct RateLimitedLog {
     accept: RateLimit,
     evicted: RateLimit,
     full: RateLimit,
@@ -150,7 +150,7 @@ impl Server {
             handler,
             stop: Arc::new(Stop { stopping: AtomicBool::new(false), event }),
             hold: Hold::default(),
-            complaints: Complaints::default(),
+            failure_log: RateLimitedLog::default(),
         };
         Ok(Self { shared: Arc::new(shared), listeners: Arc::new(listeners) })
     }
@@ -204,7 +204,7 @@ impl Shared {
         match self.clients.make_room(Instant::now()) {
             Room::Free => self.accept(listener),
             Room::Evicted(peer) => {
-                if let Some(more) = self.complaints.evicted.pass() {
+                if let Some(more) = self.failure_log.evicted.pass() {
                     log::warn!("too many handshakes: closed {peer} to make room{more}");
                 }
                 self.clients.wait_for_departure(GRACE);
@@ -218,14 +218,14 @@ impl Shared {
         let socket = match listener.accept() {
             Ok(socket) => socket?,
             Err(error) => {
-                if let Some(more) = self.complaints.accept.pass() {
+                if let Some(more) = self.failure_log.accept.pass() {
                     log::error!("{listener}: no client can be accepted: {error}{more}");
                 }
                 return Some(RECOVER);
             }
         };
         if let Err(error) = connection::start(self, socket) {
-            if let Some(more) = self.complaints.accept.pass() {
+            if let Some(more) = self.failure_log.accept.pass() {
                 log::error!("{listener}: no thread for another client: {error}{more}");
             }
             return Some(RECOVER);

@@ -1,7 +1,7 @@
 //! The transmission phase: one connection, one queue, one thread.
 //!
 //! ```text
-//!   Wire --> Inbox --parse--> Queue (`Tickets` keep the requests) --> Outbox --> Wire
+//!   Wire --> Inbox --parse--> Queue (`RequestTable` keeps the requests) --> Outbox --> Wire
 //!            small writes are encrypted in the inbox;    replies are sent together,
 //!            large ones get memory of their own          bodies from where they were decrypted
 //! ```
@@ -9,9 +9,9 @@
 //! The thread waits in one place, the queue's ring, for the lower device and for the socket.
 
 mod answer;
-mod hold;
 mod inbox;
 mod outbox;
+mod pause;
 mod take;
 mod wire;
 
@@ -21,17 +21,17 @@ use std::sync::Arc;
 use underseal_datapath::{Completion, Mapping, Queue, QueueOptions};
 use underseal_device::{POLLIN, POLLOUT};
 
-use self::hold::Rest;
 use self::inbox::Inbox;
 use self::outbox::Outbox;
+use self::pause::Rest;
 use self::take::{Payload, Taken};
 use self::wire::Wire;
 use super::protocol::RequestHeader;
 use super::{Begun, Connection, ConnectionHandler, Negotiated, Passage, StopSignal};
-use crate::complaints::Complaints;
-use crate::door::{self, Door, Took, Wake};
+use crate::export_loop::{self, ExportLoop, Took, Wake};
+use crate::failure_log::RateLimitedLog;
 use crate::net::Peer;
-use crate::tickets::Tickets;
+use crate::request_table::RequestTable;
 use crate::{Error, ErrorKind, Result};
 
 /// The most requests in flight on one connection.
@@ -102,7 +102,7 @@ struct Transmission {
     stop: StopSignal,
     inbox: Inbox,
     outbox: Outbox,
-    tickets: Tickets<RequestHeader>,
+    request_table: RequestTable<RequestHeader>,
     /// A payload that is being received past the inbox.
     payload: Option<Payload>,
     /// True when the next header is received alone: after a large write, another one may follow.
@@ -115,7 +115,7 @@ struct Transmission {
     closing: bool,
     rest: Rest,
     watching: [bool; 2],
-    complaints: Complaints,
+    failure_log: RateLimitedLog,
 }
 
 impl Transmission {
@@ -136,7 +136,7 @@ impl Transmission {
             stop,
             inbox: Inbox::new()?,
             outbox: Outbox::new(DEPTH as usize),
-            tickets: Tickets::new(DEPTH),
+            request_table: RequestTable::new(DEPTH),
             payload: None,
             header_alone: false,
             readable: true,
@@ -144,14 +144,14 @@ impl Transmission {
             closing: false,
             rest: Rest::No,
             watching: [false; 2],
-            complaints: Complaints::new("this connection"),
+            failure_log: RateLimitedLog::new("this connection"),
         })
     }
 
     /// Serves requests until the client disconnects or the server stops; requests in flight are
     /// finished and answered.
     fn run(mut self) -> Result<()> {
-        door::serve(&mut self)?;
+        export_loop::serve(&mut self)?;
         // The client may have disconnected after the last reply.
         let _ = self.wire.finish();
         Ok(())
@@ -163,7 +163,7 @@ impl Transmission {
     }
 }
 
-impl Door for Transmission {
+impl ExportLoop for Transmission {
     type Error = Error;
 
     const LOOKS: bool = true;
@@ -215,7 +215,7 @@ impl Door for Transmission {
     }
 
     fn answer(&mut self, completion: Completion) -> Result<()> {
-        if let Some(request) = self.tickets.redeem(completion.tag) {
+        if let Some(request) = self.request_table.remove(completion.tag) {
             self.answer_request(&request, completion);
         }
         Ok(())
@@ -231,7 +231,7 @@ impl Door for Transmission {
 
     fn hand_over(&mut self) -> Result<bool> {
         // After a handover the new server sends these bytes, and they must not be sent twice.
-        if self.rest == Rest::LaidDown {
+        if self.rest == Rest::Paused {
             return Ok(false);
         }
         Ok(self.outbox.send(&mut self.wire, &mut self.queue)?)
@@ -251,7 +251,7 @@ impl Door for Transmission {
         for (number, wanted, events) in [(READABLE, requests, POLLIN), (WRITABLE, wake.room, POLLOUT)] {
             if wanted {
                 let watching = &mut self.watching[number as usize];
-                door::watch(&mut self.queue, self.wire.as_fd(), events, number, watching)?;
+                export_loop::watch(&mut self.queue, self.wire.as_fd(), events, number, watching)?;
             }
         }
         Ok(false)
@@ -268,6 +268,6 @@ impl Door for Transmission {
     }
 
     fn is_over(&self) -> bool {
-        self.closing && self.tickets.is_empty()
+        self.closing && self.request_table.is_empty()
     }
 }

@@ -28,7 +28,7 @@ use super::character::{self, command};
 
 /// Returns true when the running driver needs this help.
 pub(super) fn are_left_behind() -> bool {
-    super::hold::kernel().is_none_or(|version| version < (6, 15))
+    super::pause::kernel().is_none_or(|version| version < (6, 15))
 }
 
 /// Gives every queue of a quiesced device a task that has exited. Fails with EBUSY when another

@@ -16,10 +16,10 @@ use underseal_datapath::Mapping;
 
 use super::claim::{Before, Claimed, claim, refused};
 use super::control::ControlDevice;
-use super::hold::Gone;
 use super::link::Link;
+use super::pause::Gone;
 use super::queues::Queues;
-use super::{UblkConfig, UblkPlace, character, hold, locking, params};
+use super::{UblkConfig, UblkPlace, character, locking, params, pause};
 use crate::{Error, ErrorKind, Result, TellSize};
 
 /// How often a device in use is checked.
@@ -284,7 +284,7 @@ impl Device {
         let (id, linked) = (self.info.dev_id, self.link.is_some());
         Shared {
             place: UblkPlace { id, name: name.clone(), identity: *identity, linked },
-            stays_not: hold::stays_not(&self.info, &self.config),
+            stays_not: pause::stays_not(&self.info, &self.config),
             is_gone: AtomicBool::new(false),
         }
     }

@@ -17,9 +17,9 @@ use underseal_datapath::{Completion, Mapping, Queue, QueueOptions, Request as Jo
 use super::character;
 use super::request::Request;
 use super::zones::Pointers;
-use crate::complaints::Complaints;
-use crate::door::{self, Door, Took, Wake};
 use crate::errno::errno;
+use crate::export_loop::{self, ExportLoop, Took, Wake};
+use crate::failure_log::RateLimitedLog;
 use crate::{Error, ErrorKind, Result};
 
 /// The most bytes in flight on one queue; its request memory is twice as large.
@@ -59,7 +59,7 @@ pub(super) struct Worker {
     waiting: VecDeque<u16>,
     /// The number of tags that the driver has, or will have again.
     live: usize,
-    complaints: Complaints,
+    failure_log: RateLimitedLog,
     /// The write pointers of zones.
     pointers: Pointers,
     lets_go: Arc<AtomicBool>,
@@ -81,7 +81,7 @@ impl Worker {
             requests: (0..depth).map(|_| None).collect(),
             waiting: VecDeque::with_capacity(depth.into()),
             live: 0,
-            complaints: Complaints::new("this queue"),
+            failure_log: RateLimitedLog::new("this queue"),
             pointers,
             lets_go,
         };
@@ -100,7 +100,7 @@ impl Worker {
     /// is released: answers given by then reach the driver. Fails when the kernel refuses a
     /// command.
     pub(super) fn run(mut self) -> Result<()> {
-        door::serve(&mut self)?;
+        export_loop::serve(&mut self)?;
         if self.live > 0 {
             self.queue.poll()?;
         }
@@ -281,7 +281,7 @@ impl Worker {
                 if let Request::Write { offset, .. } | Request::Append { offset, .. } = request {
                     self.pointers.forget(offset);
                 }
-                self.complaints.tell(request, &failure);
+                self.failure_log.tell(request, &failure);
                 -errno(&failure).raw_os_error()
             }
         };
@@ -295,7 +295,7 @@ impl Worker {
     }
 }
 
-impl Door for Worker {
+impl ExportLoop for Worker {
     type Error = Error;
 
     fn queue(&mut self) -> &mut Queue {

@@ -14,7 +14,7 @@ use vhost::vhost_user::Error as ProtocolError;
 
 use super::back;
 use super::device::Device;
-use super::hold::Hold;
+use super::pause::Hold;
 use super::request::SERIAL;
 use super::session::{Handler, Session};
 use crate::event::event;

@@ -1,7 +1,7 @@
 //! A ring with one queue and one thread, from the ring's start to its end.
 //!
 //! ```text
-//!   kick --> Ring::take --parse--> Queue (`Tickets` keep chains) --> Ring::put, publish --> call
+//!   kick --> Ring::take --parse--> Queue (RequestTable: chains) --> Ring::put, publish --> call
 //!            a write is encrypted from guest memory        a read is decrypted to guest memory
 //! ```
 //!
@@ -32,10 +32,10 @@ use super::inflight::Tracker;
 use super::request::{LONGEST, Operation, SERIAL, Status};
 use super::ring::Ring;
 use super::running::{Bell, Order, Start};
-use crate::complaints::Complaints;
-use crate::door::{self, Door, Lookouts, Took, Wake};
 use crate::event::still;
-use crate::tickets::Tickets;
+use crate::export_loop::{self, ExportLoop, Lookouts, Took, Wake};
+use crate::failure_log::RateLimitedLog;
+use crate::request_table::RequestTable;
 
 /// The most requests in flight on one ring.
 const DEPTH: u16 = 256;
@@ -49,7 +49,7 @@ const KICK: u32 = 0;
 const BELL: u32 = 1;
 
 /// A request in flight, and the chain that its answer goes to.
-struct Ticket {
+struct PendingRequest {
     head: u16,
     status: GuestAddress,
     writable: u32,
@@ -76,7 +76,7 @@ pub(super) struct Worker {
     /// Heads that were in flight when the previous server was killed; the next one is last.
     again: Vec<u16>,
     stalled: Option<Stalled>,
-    tickets: Tickets<Ticket>,
+    request_table: RequestTable<PendingRequest>,
     /// Lists of segments that are free.
     spare: Vec<Vec<Segment>>,
     /// Keeps the queue's memory in pieces: otherwise each small request would split the whole
@@ -92,16 +92,16 @@ pub(super) struct Worker {
     rest: Rest,
     /// The next available head of the ring of an old server, which may still resume: until this
     /// server serves the ring, it must not touch it.
-    laid_down: Option<u16>,
+    paused_at: Option<u16>,
     /// True when the ring was malformed.
     broken: bool,
-    complaints: Complaints,
+    failure_log: RateLimitedLog,
 }
 
 impl Worker {
     pub(super) fn new(start: Start, orders: Receiver<Order>, bell: Arc<Bell>) -> io::Result<Self> {
         let Start { name, mapping, memory, mut ring, base, tracker, kick, call, error, serial, .. } = start;
-        let (rest, laid_down) = if start.rests { (Rest::LaidDown, Some(base)) } else { (Rest::No, None) };
+        let (rest, paused_at) = if start.rests { (Rest::Paused, Some(base)) } else { (Rest::No, None) };
         let durable = start.durable;
         let depth = DEPTH.min(ring.size()).into();
         let options = QueueOptions { depth, max_request: LONGEST as usize };
@@ -124,7 +124,7 @@ impl Worker {
             tracker,
             again: Vec::new(),
             stalled: None,
-            tickets: Tickets::new(depth),
+            request_table: RequestTable::new(depth),
             spare: Vec::with_capacity(size),
             _piece,
             ready: Vec::with_capacity(size),
@@ -134,19 +134,19 @@ impl Worker {
             stopping: false,
             gone: false,
             rest,
-            laid_down,
+            paused_at,
             broken: false,
-            complaints: Complaints::new("this ring"),
+            failure_log: RateLimitedLog::new("this ring"),
         };
-        if this.laid_down.is_none() {
-            this.take_up(base);
+        if this.paused_at.is_none() {
+            this.resume_at(base);
         }
         Ok(this)
     }
 
     /// Begins to serve the ring at this available head; chains that were taken and not returned
     /// come first.
-    fn take_up(&mut self, base: u16) {
+    fn resume_at(&mut self, base: u16) {
         let used = self.ring.used();
         self.again = self.tracker.as_mut().map_or_else(Vec::new, |tracker| tracker.recover(used));
         let taken = u16::try_from(self.again.len()).unwrap_or(u16::MAX);
@@ -161,7 +161,7 @@ impl Worker {
     pub(super) fn run(mut self) -> u16 {
         // The driver may not have been signalled about the last answers of the previous server.
         let begun = if self.rests() { Ok(()) } else { self.signal_now() };
-        if let Err(trouble) = begun.and_then(|()| door::serve(&mut self)) {
+        if let Err(trouble) = begun.and_then(|()| export_loop::serve(&mut self)) {
             match trouble {
                 // Zeros in place of lost memory can look malformed in many ways.
                 Trouble::Ring(_) if self.is_lost() => {
@@ -202,9 +202,9 @@ impl Worker {
                 Order::Rest(tell) => self.rest = Rest::Coming(tell),
                 Order::GoOn => {
                     self.rest = Rest::No;
-                    if let Some(base) = self.laid_down.take() {
+                    if let Some(base) = self.paused_at.take() {
                         self.ring.go_on(self.memory.ram())?;
-                        self.take_up(base);
+                        self.resume_at(base);
                     }
                     // The driver may not have been signalled about the last answers of the previous
                     // server.
@@ -218,8 +218,8 @@ impl Worker {
     }
 
     /// Writes the status, and puts the chain into the used ring.
-    fn give_back(&mut self, ticket: Ticket, how: Status) -> Result<(), Trouble> {
-        let Ticket { head, status, writable, data } = ticket;
+    fn give_back(&mut self, cookie: PendingRequest, how: Status) -> Result<(), Trouble> {
+        let PendingRequest { head, status, writable, data } = cookie;
         let ram = self.memory.ram();
         ram.write_obj(how as u8, status).map_err(|_| Malformed::Status)?;
         // A failed read promises no data.
@@ -249,7 +249,7 @@ impl Worker {
         let mut lookouts = Lookouts::new(Duration::ZERO);
         loop {
             while let Some(Completion { tag, buffer, .. }) = self.queue.next_completion() {
-                self.tickets.redeem(tag);
+                self.request_table.remove(tag);
                 buffer.into_iter().for_each(|buffer| self.queue.free(buffer));
             }
             // The last completion may have ended the ring, and no event wakes the thread then.
@@ -257,7 +257,7 @@ impl Worker {
                 return;
             }
             if let Err(Trouble::System(e)) =
-                door::sleep(self, &mut lookouts, Wake { requests: false, room: true })
+                export_loop::sleep(self, &mut lookouts, Wake { requests: false, room: true })
             {
                 return log::error!("{}: {e}", self.name);
             }
@@ -268,12 +268,12 @@ impl Worker {
         if failure.kind() == Kind::Unsupported {
             return Status::Unsupported;
         }
-        self.complaints.tell(&self.name, failure);
+        self.failure_log.tell(&self.name, failure);
         Status::IoError
     }
 }
 
-impl Door for Worker {
+impl ExportLoop for Worker {
     type Error = Trouble;
 
     const LOOKS: bool = true;
@@ -296,7 +296,7 @@ impl Door for Worker {
     fn take(&mut self) -> Result<Took, Trouble> {
         let stalled = match self.stalled.take() {
             Some(stalled) => stalled,
-            None if self.tickets.is_full() => return Ok(Took::NoRoom),
+            None if self.request_table.is_full() => return Ok(Took::NoRoom),
             None => match self.next()? {
                 Next::Nothing => return Ok(Took::Nothing),
                 Next::Answered => return Ok(Took::Request(0)),
@@ -316,7 +316,7 @@ impl Door for Worker {
 
     fn answer(&mut self, completion: Completion) -> Result<(), Trouble> {
         let Completion { tag, result, buffer } = completion;
-        let Some(ticket) = self.tickets.redeem(tag) else { return Ok(()) };
+        let Some(cookie) = self.request_table.remove(tag) else { return Ok(()) };
         // The data of a read are in guest memory already.
         let how = match &result {
             Ok(()) => Status::Ok,
@@ -325,7 +325,7 @@ impl Door for Worker {
         if let Some(buffer) = buffer {
             self.queue.free(buffer);
         }
-        self.give_back(ticket, how)
+        self.give_back(cookie, how)
     }
 
     fn is_due(&self) -> bool {
@@ -369,9 +369,9 @@ impl Door for Worker {
             if self.ring.listen(self.memory.ram())? {
                 return Ok(true);
             }
-            door::watch(&mut self.queue, self.kick.as_fd(), POLLIN, KICK, kick)?;
+            export_loop::watch(&mut self.queue, self.kick.as_fd(), POLLIN, KICK, kick)?;
         }
-        door::watch(&mut self.queue, self.bell.as_fd(), POLLIN, BELL, bell)?;
+        export_loop::watch(&mut self.queue, self.bell.as_fd(), POLLIN, BELL, bell)?;
         Ok(false)
     }
 
@@ -398,7 +398,7 @@ impl Door for Worker {
 
     /// Returns true when every request is answered, or the front end has disconnected.
     fn is_over(&self) -> bool {
-        let idle = self.tickets.is_empty() && self.stalled.is_none();
+        let idle = self.request_table.is_empty() && self.stalled.is_none();
         self.stopping && (idle || self.gone && self.mapping.is_stopped())
     }
 }

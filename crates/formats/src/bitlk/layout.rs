@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use underseal_cipher::{CipherSpec, Key, SectorCipher, SectorSize, build};
-use underseal_volume::{Guard, GuardRule, Recipe, Segment, SegmentKind, Volume};
+use underseal_volume::{CipherParameters, Guard, GuardRule, Segment, SegmentKind, Volume};
 
 use super::block::AREA;
 use super::method::Method;
@@ -93,10 +93,10 @@ impl Layout {
             let context = format!("{encrypted} encrypted bytes are no whole sectors of {unit}");
             return Err(Error::new(ErrorKind::BadHeader, context));
         }
-        let recipe = method.recipe(self.sector)?;
+        let cipher_parameters = method.cipher_parameters(self.sector)?;
         let mut parts = Parts {
-            cipher: recipe.build(key)?,
-            recipe,
+            cipher: cipher_parameters.build(key)?,
+            cipher_parameters,
             plain: plain(self.sector)?,
             encrypted,
             segments: Vec::new(),
@@ -115,7 +115,7 @@ impl Layout {
 
 struct Parts {
     cipher: Arc<dyn SectorCipher>,
-    recipe: Recipe,
+    cipher_parameters: CipherParameters,
     plain: Arc<dyn SectorCipher>,
     encrypted: u64,
     segments: Vec<Segment>,
@@ -134,7 +134,7 @@ impl Parts {
         let cipher = self.encrypted.saturating_sub(lower).min(len);
         if cipher > 0 {
             let segment = Segment::stored(range.start, cipher, lower, lower >> 9, self.cipher.clone());
-            self.segments.push(segment.with_recipe(self.recipe.clone()));
+            self.segments.push(segment.with_recipe(self.cipher_parameters.clone()));
         }
         if cipher < len {
             let (start, lower) = (range.start + cipher, lower + cipher);

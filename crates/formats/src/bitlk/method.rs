@@ -3,7 +3,7 @@
 use std::fmt;
 
 use underseal_cipher::{CipherSpec, Key, SectorSize};
-use underseal_volume::Recipe;
+use underseal_volume::CipherParameters;
 
 use crate::{Error, ErrorKind, Result};
 
@@ -90,12 +90,15 @@ impl Method {
     }
 
     /// The cipher of a segment without its key.
-    pub(super) fn recipe(self, sector_size: SectorSize) -> Result<Recipe> {
+    pub(super) fn cipher_parameters(self, sector_size: SectorSize) -> Result<CipherParameters> {
         let cipher: CipherSpec = format!("aes-{}", self.mode()).parse()?;
         // IVs and tweaks are made of the byte offset, or of the number of the sector in its own
         // size.
         let iv_large_sectors = sector_size > SectorSize::S512;
-        Ok(Recipe { iv_large_sectors, ..Recipe::new(&cipher, sector_size, self.key_size()) })
+        Ok(CipherParameters {
+            iv_large_sectors,
+            ..CipherParameters::new(&cipher, sector_size, self.key_size())
+        })
     }
 }
 
@@ -139,8 +142,8 @@ mod tests {
             let method = Method::new(number).unwrap();
             let stored: Vec<u8> = (0..bytes).collect();
             let key = method.stored_key(&stored).unwrap().unwrap();
-            let recipe = method.recipe(SectorSize::new(sector).unwrap()).unwrap();
-            let cipher = recipe.build(&key).unwrap();
+            let cipher_parameters = method.cipher_parameters(SectorSize::new(sector).unwrap()).unwrap();
+            let cipher = cipher_parameters.build(&key).unwrap();
             let mut data = vec![0; sector as usize];
             cipher.encrypt(0x21000 / 512, data.as_mut_slice().into());
             assert_eq!(hex::encode(&data[..16]), first, "{method}, {sector}");

@@ -12,7 +12,7 @@
 //! incomplete.
 
 use underseal_cipher::{Key, SectorCipher, SectorSize};
-use underseal_volume::{ReadAt, Recipe};
+use underseal_volume::{CipherParameters, ReadAt};
 
 use super::context::MOST_LIST;
 use super::header::{Header, is_whole};
@@ -293,6 +293,7 @@ fn cipher(header: &Header) -> Result<std::sync::Arc<dyn SectorCipher>> {
     tweak.copy_from_slice(&header.uuid);
     let spec = "aes-xts-plain64".parse()?;
     let sector_size = SectorSize::new(8192)?;
-    let recipe = Recipe { iv_large_sectors: true, ..Recipe::new(&spec, sector_size, key.len()) };
-    Ok(recipe.build(&key)?)
+    let cipher_parameters =
+        CipherParameters { iv_large_sectors: true, ..CipherParameters::new(&spec, sector_size, key.len()) };
+    Ok(cipher_parameters.build(&key)?)
 }

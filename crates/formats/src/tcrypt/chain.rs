@@ -6,7 +6,7 @@ use std::sync::Arc;
 use underseal_cipher::{
     CipherSpec, InOutBuf, Key, SectorCipher, SectorSize, build, build_outer_cbc, chain as in_turn,
 };
-use underseal_volume::Recipe;
+use underseal_volume::CipherParameters;
 use zeroize::Zeroize;
 
 use super::SEALED;
@@ -141,11 +141,14 @@ impl Chain {
         self.ciphers().map(|cipher| 8 * (key_len(cipher) + extra)).sum()
     }
 
-    /// The cipher of the data, under a header's key area, and the `Recipe` that makes the cipher of
-    /// another key, if dm-crypt has the cipher.
+    /// The cipher of the data, under a header's key area, and the parameters that make the
+    /// cipher of another key, if dm-crypt has the cipher.
     ///
     /// Returns `BadHeader` when the material is too short, and `Memory`.
-    pub(super) fn data_cipher(self, material: &[u8]) -> Result<(Arc<dyn SectorCipher>, Option<Recipe>)> {
+    pub(super) fn data_cipher(
+        self,
+        material: &[u8],
+    ) -> Result<(Arc<dyn SectorCipher>, Option<CipherParameters>)> {
         self.check(material)?;
         if self.mode == Mode::OuterCbc {
             let mut extra = [0; TWEAK];
@@ -162,10 +165,11 @@ impl Chain {
         match each.len() {
             1 => {
                 let cipher: CipherSpec = format!("{}-{}", self.ciphers, self.data_mode()).parse()?;
-                let recipe = Recipe::new(&cipher, SectorSize::S512, self.key_of(0, material)?.len());
+                let cipher_parameters =
+                    CipherParameters::new(&cipher, SectorSize::S512, self.key_of(0, material)?.len());
                 // blowfish_le is no cipher of dm-crypt.
                 let known = self.ciphers != "blowfish_le";
-                Ok((each.swap_remove(0), known.then_some(recipe)))
+                Ok((each.swap_remove(0), known.then_some(cipher_parameters)))
             }
             _ => Ok((in_turn(each)?, None)),
         }
@@ -439,7 +443,7 @@ mod tests {
                 panic!("{line}")
             };
             let chain = *chains.iter().find(|c| c.mode == mode(of) && c.ciphers == ciphers).expect(line);
-            let (cipher, recipe) = chain.data_cipher(&material).unwrap();
+            let (cipher, cipher_parameters) = chain.data_cipher(&material).unwrap();
             let mut data = vec![0; 1024];
             // LRW's numbers begin at the data, CBC's at 1; both are the sector number that dm-crypt
             // counts.
@@ -448,7 +452,11 @@ mod tests {
             assert_eq!(Hash::Sha256.digest(&[&data])[..12], hex(digest), "{chain}");
             cipher.decrypt(7, InOutBuf::from(&mut data[..]));
             assert!(data.iter().all(|byte| *byte == 0), "{chain}");
-            assert_eq!(recipe.is_some(), !ciphers.contains('-') && ciphers != "blowfish_le", "{chain}");
+            assert_eq!(
+                cipher_parameters.is_some(),
+                !ciphers.contains('-') && ciphers != "blowfish_le",
+                "{chain}"
+            );
             // The first block of a header of zeros decrypts to zeros, regardless of the blocks
             // behind it.
             let mut sealed = [0; SEALED];

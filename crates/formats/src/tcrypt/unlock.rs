@@ -152,10 +152,10 @@ impl Unlocked {
     /// area, `Memory`.
     pub fn open(&self, host: u64, partition: Option<&Range<u64>>) -> Result<OpenedFormat> {
         let Layout { data, iv_offset, .. } = self.layout(host, partition)?;
-        let (cipher, recipe) = self.chain.data_cipher(self.header.keys.as_bytes())?;
+        let (cipher, cipher_parameters) = self.chain.data_cipher(self.header.keys.as_bytes())?;
         let mut segment = Segment::stored(0, data.end - data.start, data.start, iv_offset, cipher);
-        if let Some(recipe) = recipe {
-            segment = segment.with_recipe(recipe);
+        if let Some(cipher_parameters) = cipher_parameters {
+            segment = segment.with_recipe(cipher_parameters);
         }
         let mut facts = self.facts();
         facts.add("offset", format!("{} bytes", data.start));

@@ -10,7 +10,7 @@ use underseal_formats::bitlk::{Bitlk, Secret as BitlkSecret};
 use underseal_formats::fvault2::{Fvault2, Secret as FvaultSecret};
 use underseal_formats::loopaes::{self, KeyFile};
 use underseal_formats::{Error, OpenedFormat};
-use underseal_volume::{KdfLimits, ReadAt, Recipe};
+use underseal_volume::{CipherParameters, KdfLimits, ReadAt};
 
 /// Bytes at places of an image, and zeros elsewhere.
 pub(crate) struct Sparse {
@@ -177,8 +177,9 @@ fn fvault2_image(mut input: &[u8]) -> Option<Sparse> {
     let mut key = Key::zeroed(32).ok()?;
     key.as_mut_bytes()[..16].copy_from_slice(&header[176..192]);
     key.as_mut_bytes()[16..].copy_from_slice(&header[304..320]);
-    let recipe = Recipe::new(&"aes-xts-plain64".parse().ok()?, SectorSize::new(8192).ok()?, 32);
-    let cipher = Recipe { iv_large_sectors: true, ..recipe }.build(&key).ok()?;
+    let cipher_parameters =
+        CipherParameters::new(&"aes-xts-plain64".parse().ok()?, SectorSize::new(8192).ok()?, 32);
+    let cipher = CipherParameters { iv_large_sectors: true, ..cipher_parameters }.build(&key).ok()?;
     let mut sector = 0;
     while let Some(mut bytes) = take_run(input) {
         bytes.resize(8192, 0);

@@ -2,7 +2,7 @@
 //! tests.
 
 use underseal_cipher::{Key, SectorSize};
-use underseal_volume::Recipe;
+use underseal_volume::CipherParameters;
 
 /// Where the independent maker lays the disk label, and the encrypted blocks.
 const LABEL: usize = 4096;
@@ -58,8 +58,9 @@ pub(crate) fn two_disks(image: &[u8]) -> [Vec<u8>; 2] {
 /// The cipher of the encrypted blocks.
 fn cipher(disk: &[u8]) -> std::sync::Arc<dyn underseal_cipher::SectorCipher> {
     let key = [&disk[176..192], &disk[304..320]].concat();
-    let recipe = Recipe::new(&"aes-xts-plain64".parse().unwrap(), SectorSize::new(8192).unwrap(), 32);
-    Recipe { iv_large_sectors: true, ..recipe }.build(&Key::new(&key).unwrap()).unwrap()
+    let cipher_parameters =
+        CipherParameters::new(&"aes-xts-plain64".parse().unwrap(), SectorSize::new(8192).unwrap(), 32);
+    CipherParameters { iv_large_sectors: true, ..cipher_parameters }.build(&Key::new(&key).unwrap()).unwrap()
 }
 
 /// Writes CoreStorage's checksum in front of a block: CRC-32C without the inversion at its end, bit

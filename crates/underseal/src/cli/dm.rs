@@ -32,7 +32,7 @@ pub(crate) enum Dm {
     TableServer,
     /// Makes system calls that may hang, for the back end
     #[command(hide = true)]
-    Apart(DmApartArgs),
+    SyscallHelpers(DmApartArgs),
     /// Answers system calls of the commands that are run with it
     #[command(hide = true)]
     Supervisor(DmShellArgs),

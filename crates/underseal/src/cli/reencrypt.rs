@@ -103,7 +103,7 @@ pub(crate) struct ReencryptArgs {
     pub(crate) hotzone_size: Option<u64>,
     /// From the beginning to the end or from the end to the beginning
     #[arg(long, value_name = "WAY", value_enum, help_heading = HOW)]
-    pub(crate) direction: Option<Way>,
+    pub(crate) direction: Option<StepOrder>,
     /// Write down what is to be done, and do nothing of it yet
     #[arg(long, help_heading = HOW, conflicts_with = "resume_only")]
     pub(crate) init_only: bool,
@@ -178,7 +178,7 @@ pub(crate) enum Resilience {
 
 /// The order of the steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Way {
+pub(crate) enum StepOrder {
     /// Upwards
     Forward,
     /// Downwards

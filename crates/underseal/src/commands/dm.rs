@@ -10,7 +10,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::cli::{Dm, DmArgs, DmHowArgs, DmInstallArgs, DmRunArgs};
 use crate::dm::install::{InstallOutcome, Programs, install, uninstall};
-use crate::dm::{apart, backend, server, supervise};
+use crate::dm::{backend, server, supervise, syscall_helper};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::{print, printable};
@@ -31,7 +31,7 @@ pub(super) fn run(args: &DmArgs, _quiet: bool) -> Result<()> {
         Dm::Uninstall(args) => uninstall_files(&args.root),
         Dm::Serve(args) => backend::serve(&args.how.folder, args.stay),
         Dm::TableServer => server::run(),
-        Dm::Apart(args) => apart::run(args.lock),
+        Dm::SyscallHelpers(args) => syscall_helper::run(args.lock),
         Dm::Supervisor(args) => supervise::run(&args.how.folder),
     }
 }

@@ -7,7 +7,7 @@ mod keys;
 mod look;
 mod mount;
 mod private;
-mod told;
+mod report;
 mod wrap;
 
 use crate::cli::{Ecryptfs, EcryptfsArgs};

@@ -3,7 +3,7 @@
 mod contents;
 mod destination;
 mod plain_size;
-mod told;
+mod report;
 mod veracrypt;
 
 use std::path::Path;
@@ -40,7 +40,7 @@ pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
     let options = options(args)?;
     let needed = args.plain_size.map(|plain| plain_size::needed(&options, plain)).transpose()?;
     if let (Some(needed), true) = (needed, args.dry_run) {
-        return told::needed(args, needed);
+        return report::needed(args, needed);
     }
     let mut image = open_image(args, needed)?;
     let mut header = args.header.as_ref().map(|path| Destination::open_header(path)).transpose()?;
@@ -90,7 +90,7 @@ pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
     if let Some(header) = header {
         header.keep();
     }
-    told::made(args, quiet, &made, image_size, data)
+    report::made(args, quiet, &made, image_size, data)
 }
 
 /// Opens the image, with the size of the options. Fails as the destination; `Usage` has the size
@@ -113,13 +113,13 @@ fn plain(args: &FormatArgs, quiet: bool) -> Result<()> {
     }
     let needed = args.plain_size.map(|plain| plain_size::of_file(args, plain)).transpose()?;
     if let (Some(needed), true) = (needed, args.dry_run) {
-        return told::needed(args, needed);
+        return report::needed(args, needed);
     }
     let mut image = open_image(args, needed)?;
     image.settle()?;
     let size = image.size();
     image.keep();
-    told::file(args, quiet, size)
+    report::file(args, quiet, size)
 }
 
 fn options(args: &FormatArgs) -> Result<FormatOptions> {

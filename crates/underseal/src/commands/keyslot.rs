@@ -19,9 +19,9 @@ use crate::cli::{
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::open_header;
-use crate::manner::{self, manner};
 use crate::output::print;
 use crate::passphrase::{Secret, volume_key_file};
+use crate::persona::{self, persona};
 use crate::reencryption::Bytes;
 use crate::tokens;
 use crate::volume::key_len;
@@ -94,7 +94,7 @@ impl<'a> Opened<'a> {
         let opened = tokens::unlock(&self.header, &*self.on, (tokens, secret), self.path, options)?;
         let unlocked = opened.map(|(unlocked, _)| unlocked);
         if let Some(unlocked) = &unlocked {
-            manner().tell(self.path, manner::Keyslot::Unlocked(unlocked.slot));
+            persona().tell(self.path, persona::Keyslot::Unlocked(unlocked.slot));
         }
         Ok(unlocked)
     }
@@ -102,7 +102,7 @@ impl<'a> Opened<'a> {
     fn unlock_with(&self, passphrase: &Key, options: &UnlockOptions) -> Result<Unlocked> {
         let unlocked =
             self.header.unlock(&*self.on, passphrase, options).map_err(|e| e.in_file(self.path))?;
-        manner().tell(self.path, manner::Keyslot::Unlocked(unlocked.slot));
+        persona().tell(self.path, persona::Keyslot::Unlocked(unlocked.slot));
         Ok(unlocked)
     }
 

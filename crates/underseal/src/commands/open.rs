@@ -2,11 +2,11 @@
 
 mod control;
 mod desktop;
-mod giver;
 mod listen;
+mod new_server;
+mod old_server;
 mod sandbox;
 mod serve;
-mod taker;
 mod ublk;
 mod uri;
 mod vhost_user;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use underseal_cipher::CpuPath;
 use underseal_datapath::Mapping;
-use underseal_export::control::{Rate, Reencrypter, Ways};
+use underseal_export::control::{Rate, Reencrypter, ServerExports};
 use underseal_export::fuse::{FuseConfig, FuseServer, MountPoint};
 use underseal_export::nbd::protocol::TransmissionFlags as Flags;
 use underseal_export::nbd::{
@@ -29,11 +29,11 @@ use underseal_export::ublk::UblkServer;
 use underseal_export::vhost_user::VhostUserServer;
 
 pub(super) use self::desktop::help as help_desktop;
-pub(super) use self::taker::take_over;
+pub(super) use self::new_server::take_over;
 
 use self::desktop::DesktopFile;
 use self::listen::Sockets;
-use self::serve::{Last, Stoppers, Watch, Way, until_stopped};
+use self::serve::{Last, RunningExport, Stoppers, Watch, until_stopped};
 use super::same_file;
 use crate::cli::{OpenArgs, ServeArgs};
 use crate::error::{Error, Result};
@@ -43,7 +43,7 @@ use crate::output::print;
 use crate::pid_file::PidFile;
 use crate::policy;
 use crate::reencryption::Keys;
-use crate::reencryption::beside::Beside;
+use crate::reencryption::online::OnlineReencryption;
 use crate::volume::{self, Access, Inside, Opened};
 use crate::{daemon, logging, memory, signals};
 
@@ -63,7 +63,7 @@ pub(super) fn serve(
     open: impl FnOnce() -> Result<Opened>,
 ) -> Result<()> {
     // The folder of relative paths is read before the daemon leaves it.
-    let origin = giver::origin(args);
+    let origin = old_server::origin(args);
     let called = control::name(&args.control, name);
     let mut sockets = Sockets::plan(args, &called)?;
     let mount_point = args.fuse.as_deref().map(|path| mount_point(path, name)).transpose()?;
@@ -114,21 +114,22 @@ pub(super) fn serve(
     let served_at = addresses.join(" ");
     let nbd = if listeners.is_empty() { None } else { Some(nbd_server(args, tls, listeners, &mapping)?) };
     let told = reencrypter.clone().map(|beside| beside as Arc<dyn Reencrypter>);
-    let reached = Ways {
+    let reached = ServerExports {
         nbd: nbd.as_ref().map(Server::holder),
-        mount: if args.control.hand_over { giver::mount(fuse.as_ref())? } else { None },
+        mount: if args.control.hand_over { old_server::mount(fuse.as_ref())? } else { None },
         ublk: ublk.as_ref().map(UblkServer::holder),
         machine: vhost_user.as_ref().map(VhostUserServer::holder),
     };
     let transport = fuse.as_ref().map(|server| server.transport().clone());
     let header = lower.get(1).cloned();
-    let given = giver::Serving { image, unfinished, layers: !layers.is_empty(), header, ways: reached };
-    let giver = giver::of(args, given, origin);
-    if giver.is_err() {
+    let given =
+        old_server::Serving { image, unfinished, layers: !layers.is_empty(), header, exports: reached };
+    let old_server = old_server::of(args, given, origin);
+    if old_server.is_err() {
         // The key is not handed over, so the copy is not needed.
         known.key = None;
     }
-    let (gives, giver_of) = (giver.as_ref().ok().cloned(), giver);
+    let (handover, old_server_of) = (old_server.as_ref().ok().cloned(), old_server);
     let described = control::Opening {
         image: name,
         opened,
@@ -136,12 +137,17 @@ pub(super) fn serve(
         addresses,
         transport,
         reencrypter: told,
-        giver: giver_of,
+        old_server: old_server_of,
     };
-    let fuse = fuse.map(|server| Way::of_mount(server, desktop.clone()));
-    let ways = [nbd.map(Way::from), fuse, ublk.map(Way::from), vhost_user.map(Way::from)];
-    let ways: Vec<_> = ways.into_iter().flatten().collect();
-    let stoppers = Stoppers::of(&ways, &mapping, gives.clone());
+    let fuse = fuse.map(|server| RunningExport::of_mount(server, desktop.clone()));
+    let exports = [
+        nbd.map(RunningExport::from),
+        fuse,
+        ublk.map(RunningExport::from),
+        vhost_user.map(RunningExport::from),
+    ];
+    let exports: Vec<_> = exports.into_iter().flatten().collect();
+    let stoppers = Stoppers::of(&exports, &mapping, handover.clone());
     watch.serves(&stoppers);
     let lost = stoppers.clone();
     mapping.when_lost(Arc::new(move || lost.lose()));
@@ -151,9 +157,9 @@ pub(super) fn serve(
         move || stoppers.stop()
     };
     let in_force = Arc::new(OnceLock::new());
-    let tell_size = ways.iter().filter_map(Way::tells_size).collect();
+    let tell_size = exports.iter().filter_map(RunningExport::tells_size).collect();
     let sides = control::start(&args.control, metrics, described, &in_force, &mapping, tell_size, stop)?;
-    giver::gates(gives.as_deref(), &sides);
+    old_server::gates(handover.as_deref(), &sides);
     watch.keep(args.pid_file.as_deref().map(PidFile::write).transpose()?);
     // Whatever ends this, the file is served until it is off the desktop.
     let shown = desktop.map(|desktop| desktop.show(mapping.size(), mapping.read_only())).transpose()?;
@@ -182,7 +188,7 @@ pub(super) fn serve(
     // The start is complete, so this delays no client.
     memory::give_back(&code);
     let last = Last { reencrypter: reencrypter.as_deref(), layers: &layers };
-    let ended = until_stopped(ways, &mapping, &stoppers, sides, &last, &watch);
+    let ended = until_stopped(exports, &mapping, &stoppers, sides, &last, &watch);
     drop(kept);
     ended
 }
@@ -196,7 +202,7 @@ fn reencrypter(
     mapping: &Arc<Mapping>,
     inside: Option<Inside>,
     rate: Option<Rate>,
-) -> Result<(Option<Arc<Beside>>, Option<GoesOn>)> {
+) -> Result<(Option<Arc<OnlineReencryption>>, Option<GoesOn>)> {
     let (place, stood, key) = match inside {
         Some(Inside { place, stood: Some((stood, key)) }) => (Some(place), Some(stood), Some(key)),
         Some(Inside { place, stood: None }) => (Some(place), None, None),
@@ -210,7 +216,7 @@ fn reencrypter(
         }
         (_, None) => None,
     };
-    let beside = place.map(|place| Arc::new(Beside::new(mapping.clone(), place, stood)));
+    let beside = place.map(|place| Arc::new(OnlineReencryption::new(mapping.clone(), place, stood)));
     Ok((beside, goes_on))
 }
 

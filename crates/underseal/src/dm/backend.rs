@@ -17,9 +17,9 @@ use underseal_dm::server::{Callers, STAY, serve as answer};
 use underseal_dm::{Family, LoopNodes, Mapper};
 
 use super::adopt::Adoption;
-use super::apart::Apart;
 use super::host::Tables;
 use super::server::stay_in_memory;
+use super::syscall_helper::SyscallHelpers;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::logging;
@@ -122,7 +122,7 @@ pub(crate) fn serve(folder: &Path, stay: bool) -> Result<()> {
     let family = Family::of_this_process();
     let program = std::env::current_exe();
     let program = program.map_err(|e| Error::new(Exit::Failed, "this program has no path").because(&e))?;
-    let apart = Apart::new(program.clone(), log_file(folder), family.clone());
+    let apart = SyscallHelpers::new(program.clone(), log_file(folder), family.clone());
     let tables = Arc::new(Tables::new(program, log_file(folder), family.clone(), apart.clone()));
     let nodes = LoopNodes::new(folder, MAPPER, family, Arc::new(apart.clone()));
     let left = nodes.left();

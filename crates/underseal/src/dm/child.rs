@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 use super::known::RememberedTable;
 use super::lowers::{Claim, Lowers};
 use super::orders::{Answer, Order};
-use super::patient_line::PatientLine;
+use super::timed_line::TimedLine;
 use super::{SERVER_SOCKET, owner};
 
 /// How long a server may take for a quick order, and for one that waits for the disk.
@@ -31,7 +31,7 @@ const FLUSHES: Duration = Duration::from_secs(600);
 
 /// A process that serves one table.
 pub(super) struct Child {
-    line: Mutex<PatientLine>,
+    line: Mutex<TimedLine>,
     process: Mutex<Option<Process>>,
     pid: u32,
     family: Family,
@@ -63,7 +63,7 @@ impl Child {
         let process = command.spawn().map_err(failed)?;
         let pid = process.id();
         family.add(pid);
-        let line = Mutex::new(PatientLine::new(ours).map_err(failed)?);
+        let line = Mutex::new(TimedLine::new(ours).map_err(failed)?);
         let (process, known) = (Mutex::new(Some(process)), Mutex::default());
         Ok(Self { line, process, pid, family, _claims: claims, known })
     }
@@ -74,7 +74,7 @@ impl Child {
         let pid = rustix::net::sockopt::socket_peercred(&stream)
             .map_err(|e| Error::system("a table's server is not known", &e.into()))?
             .pid;
-        let mut line = PatientLine::new(stream).map_err(|e| Error::system(file.display(), &e))?;
+        let mut line = TimedLine::new(stream).map_err(|e| Error::system(file.display(), &e))?;
         let failed = left_server(file);
         let heard = line.ask(&Order::Adopt, &[], &[], Instant::now() + APPEARING).map_err(&failed)?;
         let Answer::Adopted { suspended } = heard.message else { return Err(nonsense()) };
@@ -108,7 +108,7 @@ impl Child {
     /// Asks the server of a file whose back end is gone to unmount, flush and end, and waits for
     /// its end.
     pub(super) fn end_left(file: &Path) -> Result<()> {
-        let line = PatientLine::new(Self::reach(file)?);
+        let line = TimedLine::new(Self::reach(file)?);
         let mut line = line.map_err(|e| Error::system(file.display(), &e))?;
         let failed = left_server(file);
         let answer = line.ask(&Order::End, &[], &[], Instant::now() + APPEARING).map_err(&failed)?.message;
@@ -215,7 +215,7 @@ impl Child {
         }
     }
 
-    fn line(&self) -> MutexGuard<'_, PatientLine> {
+    fn line(&self) -> MutexGuard<'_, TimedLine> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -10,12 +10,12 @@ use underseal_volume::ErrorKind;
 use underseal_volume::table::{Line as TableLine, Table, TableKey, Target};
 use zeroize::Zeroizing;
 
-use super::apart::Apart;
 use super::child::Child;
 use super::known::RememberedTable;
 use super::layers;
 use super::lowers::{Lookups, Lowers};
 use super::orders::Order;
+use super::syscall_helper::SyscallHelpers;
 
 /// The means to start table servers.
 pub(super) struct Tables {
@@ -28,7 +28,7 @@ pub(super) struct Tables {
 
 impl Tables {
     /// `program` is this command, `log` the back end's log.
-    pub(super) fn new(program: PathBuf, log: PathBuf, family: Family, apart: Apart) -> Self {
+    pub(super) fn new(program: PathBuf, log: PathBuf, family: Family, apart: SyscallHelpers) -> Self {
         Self { lowers: Lowers::new(apart), program, log, family }
     }
 }

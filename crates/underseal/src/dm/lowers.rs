@@ -20,7 +20,7 @@ use rustix::fs::{AtFlags, FileType, StatxFlags, makedev, statx};
 use rustix::io::Errno;
 use underseal_dm::{DeviceNumber, Error, Result};
 
-use super::apart::{Apart, ApartOutcome, ApartWork, nonsense};
+use super::syscall_helper::{HelperOutcome, HelperWork, SyscallHelpers, nonsense};
 use crate::loop_file::FileId;
 
 /// How long opening a lower device may take: a disk may have to spin up.
@@ -31,7 +31,7 @@ const FINDS: Duration = Duration::from_secs(10);
 /// Claims of lower devices, and locks of the files below them.
 pub(super) struct Lowers {
     known: Mutex<Known>,
-    apart: Apart,
+    apart: SyscallHelpers,
     /// Devices and files with which a claim is busy.
     busy: Mutex<BTreeSet<ClaimSubject>>,
     done: Condvar,
@@ -59,7 +59,7 @@ pub(super) struct Claim {
     file: Option<File>,
     read_only: bool,
     lock: Option<Arc<File>>,
-    apart: Apart,
+    apart: SyscallHelpers,
 }
 
 impl Claim {
@@ -83,7 +83,7 @@ impl Drop for Claim {
 }
 
 impl Lowers {
-    pub(super) fn new(apart: Apart) -> Self {
+    pub(super) fn new(apart: SyscallHelpers) -> Self {
         Self { known: Mutex::default(), apart, busy: Mutex::default(), done: Condvar::new() }
     }
 
@@ -106,8 +106,8 @@ impl Lowers {
             }
             return Ok(claim);
         }
-        let (outcome, fds) = self.apart.run(&ApartWork::Open { number, read_only }, &[], OPENS)?;
-        let ApartOutcome::Opened { read_only: opened_read_only, file: below } = outcome else {
+        let (outcome, fds) = self.apart.run(&HelperWork::Open { number, read_only }, &[], OPENS)?;
+        let HelperOutcome::Opened { read_only: opened_read_only, file: below } = outcome else {
             return Err(nonsense());
         };
         let mut fds = fds.into_iter().map(File::from);
@@ -152,7 +152,7 @@ impl Lowers {
     }
 
     fn lock(&self, number: DeviceNumber, file: &File, exclusive: bool) -> Result<()> {
-        self.apart.run(&ApartWork::Lock { number, exclusive }, &[file.as_fd()], FINDS).map(drop)
+        self.apart.run(&HelperWork::Lock { number, exclusive }, &[file.as_fd()], FINDS).map(drop)
     }
 
     /// Takes the claims and locks of a table server that was another back end's: block devices, and
@@ -186,8 +186,8 @@ impl Lowers {
         let flags =
             rustix::fs::fcntl_getfl(&file).map_err(|e| Error::system("a claimed device", &e.into()))?;
         let read_only = !flags.contains(rustix::fs::OFlags::RDWR);
-        let below = match self.apart.run(&ApartWork::Below { number }, &[file.as_fd()], FINDS) {
-            Ok((ApartOutcome::Below { file }, _)) => file,
+        let below = match self.apart.run(&HelperWork::Below { number }, &[file.as_fd()], FINDS) {
+            Ok((HelperOutcome::Below { file }, _)) => file,
             Ok(_) => return Err(nonsense()),
             Err(e) => {
                 log::warn!("{number}: the file that it lies on is not known: {e}");
@@ -248,7 +248,7 @@ fn id_of(file: &File) -> io::Result<(Option<DeviceNumber>, FileId)> {
 
 /// The numbers of the devices that one table names. Each is looked up once.
 pub(super) struct Lookups<'l> {
-    apart: &'l Apart,
+    apart: &'l SyscallHelpers,
     known: RefCell<BTreeMap<String, Option<DeviceNumber>>>,
 }
 
@@ -262,8 +262,8 @@ impl Lookups<'_> {
         if let Some(known) = self.known.borrow().get(name) {
             return Ok(*known);
         }
-        let (outcome, _) = self.apart.run(&ApartWork::Find { path: name.into() }, &[], FINDS)?;
-        let ApartOutcome::Found { number } = outcome else { return Err(nonsense()) };
+        let (outcome, _) = self.apart.run(&HelperWork::Find { path: name.into() }, &[], FINDS)?;
+        let HelperOutcome::Found { number } = outcome else { return Err(nonsense()) };
         self.known.borrow_mut().insert(name.into(), number);
         Ok(number)
     }

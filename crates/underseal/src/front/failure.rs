@@ -8,8 +8,8 @@ use underseal_volume::ErrorKind;
 
 use crate::error::Error;
 use crate::exit::Exit;
-use crate::manner::manner;
 use crate::output::{print, printable};
+use crate::persona::persona;
 
 /// The result of an action.
 pub(super) type Result<T> = std::result::Result<T, Failure>;
@@ -105,7 +105,7 @@ impl From<Error> for Failure {
         };
         let wrong =
             of_volume == Some(ErrorKind::WrongPassphrase) || of_format == Some(FormatError::WrongPassphrase);
-        let line = if wrong { manner().wrong.to_owned() } else { error.what() };
+        let line = if wrong { persona().wrong.to_owned() } else { error.what() };
         Self::new(status, line)
     }
 }

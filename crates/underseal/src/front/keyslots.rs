@@ -15,8 +15,8 @@ use super::open::must_exist;
 use crate::cli::SecretSource;
 use crate::error::Error;
 use crate::lower::open_header;
-use crate::manner::{Keyslot, manner};
 use crate::passphrase::{Secret, first_line_if_any};
+use crate::persona::{Keyslot, persona};
 
 /// `luksAddKey DEVICE [NEWKEYFILE]`.
 pub(super) fn add(args: &Args, words: &Words<'_>) -> Result<()> {
@@ -108,7 +108,7 @@ pub(super) fn kill(args: &Args, words: &Words<'_>) -> Result<()> {
         source => drop(Secret::new(source, device).try_with(unlock)?),
     }
     header.remove_keyslot(&*on, number, true).map_err(|e| Error::from(e.in_file(path)))?;
-    manner().tell(path, Keyslot::Removed(number));
+    persona().tell(path, Keyslot::Removed(number));
     Ok(())
 }
 

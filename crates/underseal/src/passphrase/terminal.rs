@@ -17,7 +17,7 @@ use underseal_cipher::Key;
 use super::source::Growing;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::manner::manner;
+use crate::persona::persona;
 use crate::signals::{self, Taken, Woken};
 
 /// Asks for a passphrase, and reads it up to Enter. Fails with `Usage` without a terminal, with
@@ -50,7 +50,7 @@ pub(crate) fn confirm(question: &str) -> Result<bool> {
         return Ok(false);
     }
     let terminal = open()?;
-    write(&terminal, &manner().sure(question))?;
+    write(&terminal, &persona().sure(question))?;
     let mut answer = String::new();
     BufReader::new(&terminal).read_line(&mut answer).map_err(failed)?;
     Ok(answer.trim() == "YES")
@@ -89,7 +89,7 @@ impl<'a> Quiet<'a> {
 
     fn read_line(&self) -> Result<Typed> {
         let mut secret = Growing::new(0)?;
-        let until = manner().patience.map(|patience| Instant::now() + patience);
+        let until = persona().patience.map(|patience| Instant::now() + patience);
         while !secret.is_line() {
             match self.signals.wait_until(Some(self.terminal.as_fd()), until).map_err(failed)? {
                 Woken::Signal(signal) => return Ok(Typed::Signal(signal)),

@@ -4,11 +4,12 @@ use libc as l;
 use rustix::io::Errno;
 
 use crate::hostile::inject::{Answer, Inside};
-use crate::hostile::rows::{CWD, Door, NOBODY, Row, makes, row};
+use crate::hostile::rows::{CWD, ExportKind, NOBODY, Row, makes, row};
 
-use Door::{Tls, Tree};
+use ExportKind::{Tls, Tree};
 
-const OVER_FILES: &[Door] = &[Door::Nbd, Door::Fuse, Door::VhostUser, Tree, Tls, Door::Ublk];
+const OVER_FILES: &[ExportKind] =
+    &[ExportKind::Nbd, ExportKind::Fuse, ExportKind::VhostUser, Tree, Tls, ExportKind::Ublk];
 
 fn opens(inside: &mut Inside, path: &std::path::Path, flags: i32) -> Answer {
     let path = inside.text(path);

@@ -33,7 +33,7 @@ use crate::command::tls::certificates;
 use crate::hostile::files::FILES;
 use crate::hostile::inject::Inside;
 use crate::hostile::older::OlderKernel;
-use crate::hostile::rows::{Around, CAPABILITIES, Door, ITSELF, NETWORK, PROCESSES, Row};
+use crate::hostile::rows::{Around, CAPABILITIES, ExportKind, ITSELF, NETWORK, PROCESSES, Row};
 use crate::rbd::cluster::Image;
 use crate::support::mounts::{cannot_fuse, skip, unmount_stale};
 use crate::support::nbd::Client;
@@ -44,7 +44,7 @@ use crate::ublk::tasks::{guest, script};
 /// A server, and what it is given.
 struct Given<'g> {
     pid: u32,
-    door: Door,
+    door: ExportKind,
     /// The image, or a file in the encrypted folder.
     own: &'g Path,
     log: PathBuf,
@@ -56,7 +56,7 @@ struct Given<'g> {
 }
 
 impl<'g> Given<'g> {
-    fn new(server: &Server, door: Door, own: &'g Path, log: PathBuf) -> Self {
+    fn new(server: &Server, door: ExportKind, own: &'g Path, log: PathBuf) -> Self {
         Self { pid: server.id(), door, own, log, certificates: None, thread: "", landlock: true }
     }
 
@@ -66,7 +66,7 @@ impl<'g> Given<'g> {
         let mut around = Around::new(door, self.own.to_owned(), self.log.clone(), self.certificates.clone());
         let mut inside = Inside::of(self.pid, self.thread);
         let mut wrong = Vec::new();
-        let files: &[Row] = if self.landlock || door == Door::Tree { FILES } else { &[] };
+        let files: &[Row] = if self.landlock || door == ExportKind::Tree { FILES } else { &[] };
         for row in [CAPABILITIES, files, NETWORK, PROCESSES, ITSELF].into_iter().flatten() {
             let answer = (row.try_it)(&mut inside, &around);
             inside.forget();
@@ -74,7 +74,7 @@ impl<'g> Given<'g> {
                 Ok(_) => row.works.contains(&door),
                 Err(Errno::PERM | Errno::ACCESS) => row.at_most || !row.works.contains(&door),
                 // From its root folder no path leads there.
-                Err(Errno::NOENT | Errno::ROFS) => door == Door::Tree && !row.works.contains(&door),
+                Err(Errno::NOENT | Errno::ROFS) => door == ExportKind::Tree && !row.works.contains(&door),
                 Err(_) => false,
             };
             if !as_said {
@@ -82,7 +82,7 @@ impl<'g> Given<'g> {
             }
         }
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-        rings::are_restricted(&mut inside, door != Door::Tree, door == Door::Ublk);
+        rings::are_restricted(&mut inside, door != ExportKind::Tree, door == ExportKind::Ublk);
         drop(inside);
         around.is_untouched();
     }
@@ -114,7 +114,7 @@ fn code_in_an_nbd_server() {
     let log = scratch.path("log");
     let server = Server::start(&volume, &["--log-file", text(&log)]);
     let mut client = Client::connect(&server.socket()).unwrap();
-    Given::new(&server, Door::Nbd, &volume.image, log).is_attacked();
+    Given::new(&server, ExportKind::Nbd, &volume.image, log).is_attacked();
     serves(&server, &mut client);
     server.stop();
 }
@@ -132,7 +132,7 @@ fn code_in_a_server_of_a_mount() {
     let (disk, log) = (scratch.file("disk", b""), scratch.path("log"));
     let server = Server::start(&volume, &["--fuse", text(&disk), "--log-file", text(&log)]);
     let mut client = Client::connect(&server.socket()).unwrap();
-    Given::new(&server, Door::Fuse, &volume.image, log).is_attacked();
+    Given::new(&server, ExportKind::Fuse, &volume.image, log).is_attacked();
     serves(&server, &mut client);
     assert_eq!(fs::read(&disk).unwrap()[4096..8192], [7; 4096]);
     server.stop();
@@ -149,7 +149,7 @@ fn code_in_a_server_of_machines() {
     let options = ["--vhost-user", text(&machine), "--log-file", text(&log), "--hand-over"];
     let server = Server::start(&volume, &options);
     let mut client = Client::connect(&server.socket()).unwrap();
-    Given::new(&server, Door::VhostUser, &volume.image, log).is_attacked();
+    Given::new(&server, ExportKind::VhostUser, &volume.image, log).is_attacked();
     serves(&server, &mut client);
     server.stop();
 }
@@ -192,7 +192,7 @@ fn files_are_attacked(level: Option<u32>) {
     fs::write(lower.join("own"), "x").unwrap();
     let given = Given {
         pid: mounted.child.id(),
-        door: Door::Tree,
+        door: ExportKind::Tree,
         own: &tree_of(mounted.child.id(), &lower).join("own"),
         log,
         certificates: None,
@@ -250,7 +250,7 @@ fn code_in_servers_on_kernels_with_less_landlock() {
         let mut client = Client::connect(&server.socket()).unwrap();
         let landlock = level > 0;
         assert_eq!(fs::read_to_string(&log).unwrap().contains("lacks Landlock"), !landlock);
-        Given { landlock, ..Given::new(&server, Door::Nbd, &volume.image, log) }.is_attacked();
+        Given { landlock, ..Given::new(&server, ExportKind::Nbd, &volume.image, log) }.is_attacked();
         serves(&server, &mut client);
         server.stop();
     }
@@ -276,7 +276,7 @@ fn code_in_a_server_with_certificates() {
     let before = comes();
     let given = Given {
         pid: server.pid(),
-        door: Door::Tls,
+        door: ExportKind::Tls,
         own: &place.path("disk"),
         log: place.path("log"),
         certificates: Some(place.path("pki/server-cert.pem")),
@@ -305,7 +305,7 @@ fn code_in_a_server_over_another_server() {
     let log = scratch.path("log");
     let server = Server::start(&above, &["--log-file", text(&log)]);
     let mut client = Client::connect(&server.socket()).unwrap();
-    Given::new(&server, Door::Lower, &below.image, log).is_attacked();
+    Given::new(&server, ExportKind::Lower, &below.image, log).is_attacked();
     serves(&server, &mut client);
     server.stop();
     lower.stop();
@@ -322,7 +322,8 @@ fn code_in_a_server_over_a_cluster() {
     let mut client = Client::connect(&server.socket()).unwrap();
     // The server's threads, and the library's.
     for thread in ["", "msgr-worker"] {
-        Given { thread, ..Given::new(&server, Door::Cluster, &volume.passphrase, log.clone()) }.is_attacked();
+        Given { thread, ..Given::new(&server, ExportKind::Cluster, &volume.passphrase, log.clone()) }
+            .is_attacked();
     }
     serves(&server, &mut client);
     server.stop();
@@ -349,7 +350,7 @@ fn code_in_a_server_of_a_block_device() {
 fn child_in_a_machine() {
     let given = Given {
         pid: std::env::var("HOSTILE").unwrap().parse().unwrap(),
-        door: Door::Ublk,
+        door: ExportKind::Ublk,
         own: Path::new("/run/image"),
         log: "/run/log".into(),
         certificates: None,
@@ -379,7 +380,7 @@ fn code_in_a_server_of_a_user() {
     let log = scratch.path("log");
     let server = Server::start_command_in(place, command, &["--log-file", text(&log)]);
     let mut client = Client::connect(&server.socket()).unwrap();
-    Given::new(&server, Door::Nbd, &volume.image, log).is_attacked();
+    Given::new(&server, ExportKind::Nbd, &volume.image, log).is_attacked();
     serves(&server, &mut client);
     server.stop();
 }

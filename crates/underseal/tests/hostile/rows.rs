@@ -14,7 +14,7 @@ use crate::support::Scratch;
 
 /// The exports and lower devices of the servers under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Door {
+pub(crate) enum ExportKind {
     Nbd,
     Fuse,
     VhostUser,
@@ -29,15 +29,15 @@ pub(crate) enum Door {
     Ublk,
 }
 
-use Door::{Cluster, Fuse, Lower, Nbd, Tls, Tree, Ublk, VhostUser};
+use ExportKind::{Cluster, Fuse, Lower, Nbd, Tls, Tree, Ublk, VhostUser};
 
-pub(super) const NOBODY: &[Door] = &[];
-const ALL: &[Door] = &[Nbd, Fuse, VhostUser, Tree, Tls, Lower, Cluster, Ublk];
+pub(super) const NOBODY: &[ExportKind] = &[];
+const ALL: &[ExportKind] = &[Nbd, Fuse, VhostUser, Tree, Tls, Lower, Cluster, Ublk];
 
 /// The surroundings of a server, which it must not touch.
 pub(crate) struct Around {
     pub(super) scratch: Scratch,
-    pub(super) door: Door,
+    pub(super) door: ExportKind,
     /// Where certificates are read again.
     pub(super) certificates: Option<PathBuf>,
     /// The image, or a file in the encrypted folder.
@@ -51,7 +51,7 @@ pub(crate) struct Around {
 }
 
 impl Around {
-    pub(crate) fn new(door: Door, own: PathBuf, log: PathBuf, certificates: Option<PathBuf>) -> Self {
+    pub(crate) fn new(door: ExportKind, own: PathBuf, log: PathBuf, certificates: Option<PathBuf>) -> Self {
         let scratch = Scratch::new();
         scratch.file("secret", b"secret");
         let victim = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
@@ -96,7 +96,7 @@ impl Drop for Around {
 /// An attempt, and the exports at which it works.
 pub(crate) struct Row {
     pub(crate) what: &'static str,
-    pub(crate) works: &'static [Door],
+    pub(crate) works: &'static [ExportKind],
     /// The attempt works there on some kernels only.
     pub(crate) at_most: bool,
     pub(crate) try_it: fn(&mut Inside, &Around) -> Answer,

@@ -52,7 +52,7 @@ fn what_was_killed_with_cryptsetup_goes_on_here_alone_or_beside_users() {
         assert!(is_under_way(&volume), "it ended too soon to be a test");
         if beside {
             let server = operator.serve(&volume, &["--reencrypt=full"]);
-            crate::reencrypt::beside::wait_for(&operator, "image", "done");
+            crate::reencrypt::online::wait_for(&operator, "image", "done");
             server.stop();
         } else {
             run(&mut reencrypt(&volume, "--resume-only"));

@@ -6,14 +6,14 @@
 //!   plain.rs    encrypted and decrypted where it lies
 //!   tables.rs   volumes without a header
 //!   kernels.rs  a block device below, a file system above
-//!   beside.rs   an open volume, through two exports: paused, killed, closed, opened in the middle
+//!   online.rs   an open volume, through two exports: paused, killed, closed, opened in the middle
 //!   served.rs   an open volume, which no program reencrypts as if it were closed
 //! ```
 
 mod alone;
-mod beside;
 mod both;
 mod kernels;
+mod online;
 mod plain;
 mod served;
 mod tables;

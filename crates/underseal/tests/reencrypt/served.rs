@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::*;
 use crate::control::operator::Ran;
-use crate::reencrypt::beside::wait_for;
+use crate::reencrypt::online::wait_for;
 use crate::support::mounts::{Loop, cannot_mount, skip};
 use crate::support::nbd::Client;
 use crate::support::scratch::assert_same;
@@ -216,7 +216,7 @@ fn a_volume_is_not_opened_while_cryptsetup_reencrypts_it() {
     theirs.wait().unwrap();
     // A lock file whose holder was killed is ignored.
     let server = operator.serve(&volume, &["--reencrypt=full"]);
-    crate::reencrypt::beside::wait_for(&operator, "image", "done");
+    crate::reencrypt::online::wait_for(&operator, "image", "done");
     server.stop();
     assert_same(&volume.read(0, plain.len()), &plain, "at the end");
 }

@@ -186,7 +186,7 @@ fn other_keys_and_other_tables_are_refused() {
     assert_eq!(again.code, Some(2), "{again:?}");
     assert!(image == std::fs::read(case.path("image")).unwrap(), "nothing was changed");
     let server = case.open("small", "large", &["--reencrypt=full", "--name", "table"]);
-    crate::reencrypt::beside::wait_for(&case.operator, "table", "done");
+    crate::reencrypt::online::wait_for(&case.operator, "table", "done");
     server.stop();
     case.holds("large");
 }

@@ -79,11 +79,11 @@ fn one(
         return Err(Error::new(ErrorKind::BadLayout, context));
     }
     unlock::allow_null(&crypt.cipher, options.allow_null)?;
-    let recipe = crypt.recipe(key.len());
-    let cipher = recipe.build(key)?;
+    let cipher_parameters = crypt.cipher_parameters(key.len());
+    let cipher = cipher_parameters.build(key)?;
     let len = volume::data_length(data_size, segment.offset, segment.size, crypt.sector_size)?;
     let made = crate::Segment::stored(start, len, segment.offset, crypt.iv_tweak, cipher);
-    Ok(made.with_recipe(recipe))
+    Ok(made.with_recipe(cipher_parameters))
 }
 
 /// Builds a segment over dm-integrity's layout, which begins at the segment's offset: the segment
@@ -108,10 +108,10 @@ fn authenticated(
             format!("the segment's size is not the {provided} bytes that its integrity layer provides");
         return Err(Error::new(ErrorKind::BadLayout, context));
     }
-    let recipe = crypt.recipe(key.len());
-    let cipher = recipe.build(key)?;
+    let cipher_parameters = crypt.cipher_parameters(key.len());
+    let cipher = cipher_parameters.build(key)?;
     let len = volume::data_length(provided, 0, None, crypt.sector_size)?;
-    Ok(crate::Segment::stored(start, len, 0, crypt.iv_tweak, cipher).with_recipe(recipe))
+    Ok(crate::Segment::stored(start, len, 0, crypt.iv_tweak, cipher).with_recipe(cipher_parameters))
 }
 
 /// Returns the layer of the volume's only segment. Fails with `Unsupported` for a header with an

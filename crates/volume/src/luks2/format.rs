@@ -45,7 +45,7 @@ pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOption
         Some((object, integrity, cipher)) => {
             let encryption = integrity.encryption.clone();
             let crypt = Crypt { cipher, sector_size, iv_tweak: 0, integrity: Some(integrity) };
-            try_recipe(&crypt.recipe(key.len()), &key)?;
+            try_recipe(&crypt.cipher_parameters(key.len()), &key)?;
             (encryption, Some(object))
         }
     };

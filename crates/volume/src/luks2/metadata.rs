@@ -9,7 +9,7 @@ use underseal_cipher::{CipherSpec, SectorSize};
 use super::integrity::{self, Integrity};
 use super::node::Node;
 use crate::kdf::{Argon2Variant, Kdf};
-use crate::{Error, ErrorKind, Hash, PbkdfKind, Priority, Recipe, Result};
+use crate::{CipherParameters, Error, ErrorKind, Hash, PbkdfKind, Priority, Result};
 
 /// The most keyslots, tokens, digests and segments.
 pub(crate) const MAX_OBJECTS: u32 = 32;
@@ -109,7 +109,7 @@ impl Crypt {
     }
 
     /// Returns the parameters of the segment's cipher, for a key of `key_size` bytes.
-    pub(crate) fn recipe(&self, key_size: usize) -> Recipe {
+    pub(crate) fn cipher_parameters(&self, key_size: usize) -> CipherParameters {
         let beside = |integrity: &Integrity| underseal_cipher::Integrity {
             bytes: integrity.bytes,
             tuple: integrity.bytes,
@@ -118,7 +118,7 @@ impl Crypt {
             iv_offset: self.iv_tweak,
         };
         let integrity = self.integrity.as_ref().map(beside);
-        Recipe { integrity, ..Recipe::new(&self.cipher, self.sector_size, key_size) }
+        CipherParameters { integrity, ..CipherParameters::new(&self.cipher, self.sector_size, key_size) }
     }
 
     /// Returns true when a key of `len` bytes fits the cipher, with the MAC's key behind the

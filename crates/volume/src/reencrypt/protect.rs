@@ -6,7 +6,7 @@ use underseal_cipher::{CipherSpec, SectorCipher, SectorSize};
 use zeroize::Zeroizing;
 
 use super::{Protection, work::Work};
-use crate::{Hash, Recipe, Result, recipe};
+use crate::{CipherParameters, Hash, Result, cipher_parameters};
 
 /// The smallest part of a block that reaches the disk whole.
 const PART: usize = 512;
@@ -32,9 +32,10 @@ pub fn checksums_mend(block: u64, cipher: &CipherSpec, sector_size: SectorSize) 
     if cipher.is_null() || sector_size == SectorSize::S512 {
         return Ok(block <= LONGEST);
     }
-    let sizes = underseal_cipher::key_sizes(cipher).map_err(|e| recipe::cipher_error(cipher, e))?;
+    let sizes =
+        underseal_cipher::key_sizes(cipher).map_err(|e| cipher_parameters::cipher_error(cipher, e))?;
     let len = sizes.iter().copied().max().unwrap_or(0);
-    let any = Recipe::new(cipher, sector_size, len).build(&crate::random::key(len)?)?;
+    let any = CipherParameters::new(cipher, sector_size, len).build(&crate::random::key(len)?)?;
     Ok(mends(block, &*any))
 }
 

@@ -17,7 +17,7 @@ use super::*;
 use crate::storage::bytes::Bytes;
 use crate::storage::{self, ReadAt, Target};
 use crate::volume::Stored;
-use crate::{Hash, Key, Recipe, Result, Volume, recipe};
+use crate::{CipherParameters, Hash, Key, Result, Volume, cipher_parameters};
 
 /// A form of a volume.
 #[derive(Debug, Clone, Copy)]
@@ -29,10 +29,10 @@ struct Form {
 }
 
 impl Form {
-    fn recipe(self) -> Option<Recipe> {
+    fn cipher_parameters(self) -> Option<CipherParameters> {
         let cipher = self.cipher?.parse().unwrap();
         let sector_size = SectorSize::new(self.sector).unwrap();
-        Some(Recipe {
+        Some(CipherParameters {
             cipher,
             sector_size,
             iv_large_sectors: self.sector > 4096,
@@ -47,13 +47,19 @@ impl Form {
     }
 
     fn stored(self, filler: u8) -> Stored {
-        let recipe = self.recipe();
-        let cipher = match (&recipe, self.key(filler)) {
-            (Some(recipe), Some(key)) => recipe.build(&key).unwrap(),
-            _ => recipe::null(SectorSize::S512).unwrap(),
+        let cipher_parameters = self.cipher_parameters();
+        let cipher = match (&cipher_parameters, self.key(filler)) {
+            (Some(cipher_parameters), Some(key)) => cipher_parameters.build(&key).unwrap(),
+            _ => cipher_parameters::null(SectorSize::S512).unwrap(),
         };
-        let iv_offset = if recipe.is_some() { 128 } else { 0 };
-        Stored { device: 0, lower: self.lower, iv_offset, cipher, recipe: recipe.map(Arc::new) }
+        let iv_offset = if cipher_parameters.is_some() { 128 } else { 0 };
+        Stored {
+            device: 0,
+            lower: self.lower,
+            iv_offset,
+            cipher,
+            cipher_parameters: cipher_parameters.map(Arc::new),
+        }
     }
 }
 

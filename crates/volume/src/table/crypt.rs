@@ -6,7 +6,7 @@ use underseal_cipher::{CipherSpec, Integrity, IntegrityKind, SectorCipher, build
 
 use super::words::{Words, escape};
 use super::{CryptOptions, TableKey, bad, of_cipher};
-use crate::{Recipe, Result};
+use crate::{CipherParameters, Result};
 
 /// A range of a device, encrypted.
 #[derive(Debug)]
@@ -74,21 +74,21 @@ impl Crypt {
         Ok(Self { cipher, key, iv_offset, device: device.to_string(), offset, options, surplus })
     }
 
-    /// Builds the cipher of a [`Recipe`]. The errors are in the kernel's words.
-    pub(super) fn build(&self, recipe: &Recipe) -> Result<Arc<dyn SectorCipher>> {
-        build_with(&recipe.options(&self.key.bytes()?)).map_err(of_cipher)
+    /// Builds the cipher of a [`CipherParameters`]. The errors are in the kernel's words.
+    pub(super) fn build(&self, cipher_parameters: &CipherParameters) -> Result<Arc<dyn SectorCipher>> {
+        build_with(&cipher_parameters.options(&self.key.bytes()?)).map_err(of_cipher)
     }
 
     /// Returns the cipher's parameters without the key, on a device that keeps `tuple` bytes beside
     /// each sector. Unused bytes are zeros.
-    pub(super) fn recipe(&self, tuple: usize) -> Recipe {
+    pub(super) fn cipher_parameters(&self, tuple: usize) -> CipherParameters {
         let key_size = self.options.integrity_key_size.map(|size| size as usize);
         let beside = |asked: &super::Integrity| {
             let kind = if asked.aead { IntegrityKind::Aead } else { IntegrityKind::None };
             let bytes = asked.tag_size as usize;
             Integrity { bytes, tuple: tuple.max(bytes), kind, key_size, iv_offset: self.iv_offset }
         };
-        Recipe {
+        CipherParameters {
             cipher: self.cipher.clone(),
             sector_size: self.options.sector_size,
             iv_large_sectors: self.options.iv_large_sectors,

@@ -87,10 +87,10 @@ fn what_the_kernel_refuses_is_refused_in_its_words() {
         let refused = match Line::parse(&line) {
             Err(e) => Some(e),
             Ok(Line { target: Target::Crypt(crypt), .. }) if crypt.cipher.is_authenticated() => {
-                assert!(crypt.build(&crypt.recipe(0)).is_err(), "{line}");
+                assert!(crypt.build(&crypt.cipher_parameters(0)).is_err(), "{line}");
                 continue;
             }
-            Ok(Line { target: Target::Crypt(crypt), .. }) => crypt.build(&crypt.recipe(0)).err(),
+            Ok(Line { target: Target::Crypt(crypt), .. }) => crypt.build(&crypt.cipher_parameters(0)).err(),
             Ok(other) => panic!("{other:?}"),
         };
         let refused = refused.unwrap_or_else(|| panic!("accepted: {line}; the kernel says {words}"));
@@ -403,7 +403,7 @@ fn a_cipher_may_ask_for_less_than_the_device_keeps() {
         let volume = table.volume_on(&[Room { size: 1 << 20, tuple }]).unwrap();
         let stored = volume.segments()[0].as_stored().unwrap();
         assert_eq!(stored.cipher.tag_size(), kept);
-        assert_eq!(stored.recipe.as_ref().unwrap().integrity.unwrap().bytes, 28);
+        assert_eq!(stored.cipher_parameters.as_ref().unwrap().integrity.unwrap().bytes, 28);
     }
     // Only authenticated ciphers use the room.
     let plain = line.replace("capi:gcm(aes)-random", "aes-xts-plain64").replace(" 1 integrity:28:aead", "");

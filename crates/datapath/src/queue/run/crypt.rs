@@ -44,7 +44,9 @@ impl Queue {
 
     pub(super) fn decrypt_here(&mut self, index: u32, mut buffer: Buffer) -> StepOutcome {
         let slot = self.slots.get(index);
-        let Some(volume) = self.epochs.volume(slot.epoch) else { return self.fail(index, buffer, no_key()) };
+        let Some(volume) = self.settings_versions.volume(slot.version) else {
+            return self.fail(index, buffer, no_key());
+        };
         let tags = slot.tags.as_deref().unwrap_or_default();
         let decrypted = slot.piece.decrypt(volume, slot.direct(), &mut buffer, tags);
         slot.stage = SlotStage::Ready(Some(buffer));
@@ -72,7 +74,9 @@ impl Queue {
 
     fn encrypt_here(&mut self, index: u32, mut buffer: Buffer) -> StepOutcome {
         let slot = self.slots.get(index);
-        let Some(volume) = self.epochs.volume(slot.epoch) else { return self.fail(index, buffer, no_key()) };
+        let Some(volume) = self.settings_versions.volume(slot.version) else {
+            return self.fail(index, buffer, no_key());
+        };
         let tags = slot.tags.as_deref_mut().unwrap_or_default();
         if let Err(refused) = slot.piece.encrypt(volume, slot.shared.as_ref(), &mut buffer, tags) {
             return self.fail(index, buffer, refused.into());
@@ -111,7 +115,9 @@ impl Queue {
         is_surplus: bool,
     ) -> StepOutcome {
         let slot = self.slots.get(index);
-        let Some(volume) = self.epochs.volume(slot.epoch) else { return self.fail(index, buffer, no_key()) };
+        let Some(volume) = self.settings_versions.volume(slot.version) else {
+            return self.fail(index, buffer, no_key());
+        };
         let given = Instant::now();
         (slot.since, slot.stage) = (given, SlotStage::Worker);
         let task = Task {

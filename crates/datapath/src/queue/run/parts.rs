@@ -14,10 +14,10 @@ impl Queue {
     /// Begins a request under the current settings.
     pub(in super::super) fn begin(&mut self, index: u32) {
         let now = self.now;
-        let epoch = self.epochs.pin();
+        let version = self.settings_versions.pin();
         let slot = self.slots.get(index);
         let waited = now.saturating_duration_since(slot.arrived);
-        (slot.epoch, slot.since) = (epoch, now);
+        (slot.version, slot.since) = (version, now);
         slot.stage = SlotStage::Ready(slot.stage.take());
         self.post.stats.queued.record(crate::stats::nanos(waited), 1);
         if slot.end > self.settings.layout.size {
@@ -152,10 +152,10 @@ impl Queue {
         dispatch: Dispatch,
     ) -> u32 {
         let slot = self.slots.get(parent);
-        let (order, most, class, epoch) = (slot.order, slot.most, slot.class, slot.epoch);
+        let (order, most, class, version) = (slot.order, slot.most, slot.class, slot.version);
         let part = Slot::new(op, range, None, class, self.now);
         let (part_of, stage) = (Some(SlotPart { parent, next: None }), SlotStage::Ready(buffer));
-        self.slots.put(Slot { most, dispatch, order, epoch, part_of, stage, tags, ..part })
+        self.slots.put(Slot { most, dispatch, order, version, part_of, stage, tags, ..part })
     }
 
     fn start_parts(&mut self, parent: u32, parts: &[u32], is_shared: bool) {

@@ -108,7 +108,7 @@ impl Queue {
         let slot = self.slots.get(index);
         let came = matches!(slot.stage, SlotStage::Came(_));
         if !came {
-            let Some(volume) = self.epochs.volume(slot.epoch) else { return false };
+            let Some(volume) = self.settings_versions.volume(slot.version) else { return false };
             let Some(piece) = Piece::next_of(slot, volume) else { return false };
             let piece = if slot.is_cached() { piece.with_rest(slot, volume) } else { piece };
             if piece.place != PieceKind::Stored {

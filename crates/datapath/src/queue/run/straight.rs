@@ -46,7 +46,7 @@ impl Queue {
         let mut at = range.start;
         let arrived = self.now;
         while at < range.end {
-            let Some(volume) = self.epochs.current() else { return (at, Err(no_key())) };
+            let Some(volume) = self.settings_versions.current() else { return (at, Err(no_key())) };
             let Some(piece) = find(volume, at, &range, !tags.is_empty()) else {
                 return (at, Err(beyond()));
             };
@@ -89,7 +89,8 @@ impl Queue {
         (buffer, tags): (Buffer, Option<Buffer>),
         lock: LockState,
     ) {
-        let piece = self.epochs.current().and_then(|volume| find(volume, at, &range, tags.is_some()));
+        let piece =
+            self.settings_versions.current().and_then(|volume| find(volume, at, &range, tags.is_some()));
         let slot = Slot::new(
             SlotOperation::Write { durable: false },
             range.clone(),
@@ -97,10 +98,10 @@ impl Queue {
             RequestClass::Write,
             self.now,
         );
-        let epoch = self.epochs.pin();
+        let version = self.settings_versions.pin();
         let stage = SlotStage::Ready(None);
         let piece = piece.unwrap_or(Piece::NONE);
-        let index = self.enter(Slot { tag, at, epoch, stage, piece, lock, tags, ..slot });
+        let index = self.enter(Slot { tag, at, version, stage, piece, lock, tags, ..slot });
         // Nothing overlaps: `writes_straight` checked that.
         self.writes.enter(range, index);
         let step = self.write(index, buffer);

@@ -6,7 +6,7 @@ use underseal_datapath::{Buffer, Full, Request as Job};
 use underseal_fuse::wire::{Body, open_flag};
 
 use super::super::protocol::{self, Call, Operation};
-use super::{Answer, Origin, Ticket, Worker};
+use super::{Answer, Origin, PendingRequest, Worker};
 use crate::{Error, ErrorKind, Result};
 
 /// Open flags as the kernel passes them on.
@@ -135,10 +135,10 @@ impl Worker {
                 let write = Job::Write { offset, data, durable };
                 return Ok(self.start_with(asked, Answer::Written(size), write, rest));
             }
-            let ticket = self.ticket(asked, Answer::Written(size));
-            let taken = self.queue.write_in_place(ticket, offset, &mut data, durable);
+            let cookie = self.cookie(asked, Answer::Written(size));
+            let taken = self.queue.write_in_place(cookie, offset, &mut data, durable);
             self.put_back(number, (data, rest));
-            return Ok(self.taken(ticket, taken));
+            return Ok(self.taken(cookie, taken));
         }
         if len == self.inbox.len()
             && let Some(fresh) = self.queue.alloc(len)
@@ -155,16 +155,16 @@ impl Worker {
                 }
             });
         }
-        let ticket = self.ticket(asked, Answer::Written(size));
-        let taken = self.queue.write_in_place(ticket, offset, &mut self.inbox[..len], durable);
-        Ok(self.taken(ticket, taken))
+        let cookie = self.cookie(asked, Answer::Written(size));
+        let taken = self.queue.write_in_place(cookie, offset, &mut self.inbox[..len], durable);
+        Ok(self.taken(cookie, taken))
     }
 
-    fn taken(&mut self, ticket: u64, taken: std::result::Result<(), Full>) -> Taken {
+    fn taken(&mut self, cookie: u64, taken: std::result::Result<(), Full>) -> Taken {
         match taken {
             Ok(()) => Taken::Queued,
             Err(Full) => {
-                self.tickets.redeem(ticket);
+                self.request_table.remove(cookie);
                 Taken::NoRoom
             }
         }
@@ -216,10 +216,10 @@ impl Worker {
     /// [`start`](Self::start).
     fn start_with(&mut self, asked: Asked, answer: Answer, job: Job, rest: Buffer) -> Taken {
         let Asked { unique, origin } = asked;
-        let ticket = self.tickets.issue(Ticket { unique, answer, origin, rest: Some(rest) });
-        let Err(back) = self.queue.submit(ticket, job) else { return Taken::Queued };
+        let cookie = self.request_table.insert(PendingRequest { unique, answer, origin, rest: Some(rest) });
+        let Err(back) = self.queue.submit(cookie, job) else { return Taken::Queued };
         if let (Job::Write { data, .. } | Job::ReadInto { data, .. }, Origin::Entry(number)) = (back, origin)
-            && let Some(Ticket { rest: Some(rest), .. }) = self.tickets.redeem(ticket)
+            && let Some(PendingRequest { rest: Some(rest), .. }) = self.request_table.remove(cookie)
         {
             self.put_back(number, (data, rest));
         }
@@ -227,16 +227,16 @@ impl Worker {
     }
 
     fn start(&mut self, asked: Asked, answer: Answer, job: Job) -> std::result::Result<(), Job> {
-        let ticket = self.ticket(asked, answer);
-        let started = self.queue.submit(ticket, job);
+        let cookie = self.cookie(asked, answer);
+        let started = self.queue.submit(cookie, job);
         if started.is_err() {
-            self.tickets.redeem(ticket);
+            self.request_table.remove(cookie);
         }
         started
     }
 
-    fn ticket(&mut self, Asked { unique, origin }: Asked, answer: Answer) -> u64 {
-        self.tickets.issue(Ticket { unique, answer, origin, rest: None })
+    fn cookie(&mut self, Asked { unique, origin }: Asked, answer: Answer) -> u64 {
+        self.request_table.insert(PendingRequest { unique, answer, origin, rest: None })
     }
 }
 

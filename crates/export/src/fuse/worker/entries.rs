@@ -12,7 +12,7 @@ use underseal_device::LongCommand;
 use underseal_fuse::{EntryEvent, HomeProcessors, RingEntries, RingShare};
 
 use super::{Origin, Worker};
-use crate::door::Took;
+use crate::export_loop::Took;
 use crate::{Error, ErrorKind, Result};
 
 /// The number of unsent replies after which the thread submits them before it takes more requests.
@@ -122,7 +122,7 @@ impl Worker {
         while self.note_event() {}
         let Some(entries) = &mut self.entries else { return Ok(None) };
         let Some(&number) = entries.arrived.front() else { return Ok(None) };
-        if self.tickets.is_full() {
+        if self.request_table.is_full() {
             return Ok(Some(Took::NoRoom));
         }
         let front = entries.ring.front(number, &mut self.head);

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::hold::{Begun, Bytes};
+use super::pause::{Begun, Bytes};
 use super::{Shared, clients::Id};
 use crate::event::raise;
 use crate::nbd::{Admission, Handshake, Negotiated, Refusal, Step, TlsStream, Transport};
@@ -65,20 +65,20 @@ pub struct StopSignal(Admitted);
 
 impl StopSignal {
     /// Returns true while the connection is to pause: the handler answers the requests it has
-    /// taken, takes no more, and calls [`lay_down`](Self::lay_down).
+    /// taken, takes no more, and calls [`add_paused`](Self::add_paused).
     pub fn is_held(&self) -> bool {
         self.0.shared.hold.is_held()
     }
 
     /// Stores the paused connection's state: bytes received for which no request was taken, and
     /// bytes still to be sent to the client.
-    pub fn lay_down(&self, negotiated: Negotiated, ahead: Bytes, owed: Bytes) {
-        self.0.shared.hold.lay_down(self.0.id, negotiated, ahead, owed);
+    pub fn add_paused(&self, negotiated: Negotiated, ahead: Bytes, owed: Bytes) {
+        self.0.shared.hold.add_paused(self.0.id, negotiated, ahead, owed);
     }
 
     /// Removes the stored state: the connection is served by this process again.
-    pub fn take_up(&self) {
-        self.0.shared.hold.take_up(self.0.id);
+    pub fn remove_paused(&self) {
+        self.0.shared.hold.remove_paused(self.0.id);
     }
 
     /// Returns true when the server is stopping.
@@ -128,10 +128,10 @@ pub(super) fn adopt(
     let id = id.ok_or_else(|| io::Error::other("the server is stopping"))?;
     let place = Place(Admitted { shared: Arc::clone(shared), id });
     let body = move || {
-        let complaints = &place.0.shared.complaints;
+        let failure_log = &place.0.shared.failure_log;
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let served = serve(&place.0, Transport::Plain(socket), negotiated, &peer, Some(begun));
-            served.unwrap_or_else(|error| complain(&complaints.served, &peer, &error));
+            served.unwrap_or_else(|error| complain(&failure_log.served, &peer, &error));
         }));
         if outcome.is_err() {
             log::error!("{peer}: its thread panicked; the connection is closed, the others go on");
@@ -141,15 +141,15 @@ pub(super) fn adopt(
 }
 
 fn live(place: &Place, socket: Socket, peer: Peer, deadline: Instant) {
-    let complaints = &place.0.shared.complaints;
+    let failure_log = &place.0.shared.failure_log;
     let outcome = catch_unwind(AssertUnwindSafe(|| match negotiate(&place.0, socket, deadline) {
         Ok(Some((transport, negotiated))) => {
             if let Err(error) = serve(&place.0, transport, negotiated, &peer, None) {
-                complain(&complaints.served, &peer, &error);
+                complain(&failure_log.served, &peer, &error);
             }
         }
         Ok(None) => log::debug!("{peer}: left during the handshake"),
-        Err(error) => complain(&complaints.handshake, &peer, &error),
+        Err(error) => complain(&failure_log.handshake, &peer, &error),
     }));
     if outcome.is_err() {
         log::error!("{peer}: its thread panicked; the connection is closed, the others go on");
@@ -211,7 +211,7 @@ struct Place(Admitted);
 impl Drop for Place {
     fn drop(&mut self) {
         self.0.shared.clients.depart(self.0.id);
-        self.0.shared.hold.take_up(self.0.id);
+        self.0.shared.hold.remove_paused(self.0.id);
     }
 }
 
@@ -230,7 +230,7 @@ impl Admission for Admitted {
     fn admit(&self) -> std::result::Result<(), Refusal> {
         let admitted = self.shared.clients.admit(self.id);
         if let Err(Refusal::Full(limit)) = admitted
-            && let Some(more) = self.shared.complaints.full.pass()
+            && let Some(more) = self.shared.failure_log.full.pass()
         {
             log::warn!("all {limit} connections are taken: turned a client away{more}");
         }

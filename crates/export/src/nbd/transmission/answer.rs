@@ -58,7 +58,7 @@ impl Transmission {
             (Err(failure), buffer) => {
                 let RequestHeader { command, offset, length, .. } = request;
                 let what = format_args!("{}: {command:?} of {length} bytes at {offset}", self.peer);
-                self.complaints.tell(what, &failure);
+                self.failure_log.tell(what, &failure);
                 self.answer_error(request, errno(request, &failure), &failure.to_string());
                 self.give_back(buffer);
             }

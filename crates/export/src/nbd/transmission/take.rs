@@ -63,7 +63,7 @@ impl Transmission {
         let Some(header) = self.inbox.header() else { return Ok(Taken::NeedsBytes) };
         let request = RequestHeader::parse(header)
             .map_err(|e| Error::new(ErrorKind::Protocol, "the client sent no request").with_source(e))?;
-        if self.tickets.is_full() {
+        if self.request_table.is_full() {
             return Ok(Taken::NeedsRoom);
         }
         if request.command == RequestType::Write {
@@ -88,9 +88,9 @@ impl Transmission {
         if refused.is_none() && len <= IN_PLACE {
             let Some(data) = self.inbox.payload(len) else { return Taken::NeedsBytes };
             let durable = request.flags.contains(CommandFlags::FUA);
-            let ticket = self.tickets.issue(request);
-            if self.queue.write_in_place(ticket, request.offset, data, durable) == Err(Full) {
-                self.tickets.redeem(ticket);
+            let cookie = self.request_table.insert(request);
+            if self.queue.write_in_place(cookie, request.offset, data, durable) == Err(Full) {
+                self.request_table.remove(cookie);
                 return Taken::NeedsRoom;
             }
             self.inbox.take(REQUEST_LEN + len);
@@ -120,7 +120,7 @@ impl Transmission {
             self.payload = Some(payload);
             return Ok(Taken::NeedsBytes);
         }
-        if self.tickets.is_full() {
+        if self.request_table.is_full() {
             self.payload = Some(payload);
             return Ok(Taken::NeedsRoom);
         }
@@ -130,10 +130,10 @@ impl Transmission {
             Ok(data) => {
                 self.header_alone = true;
                 let durable = request.flags.contains(CommandFlags::FUA);
-                let ticket = self.tickets.issue(request);
+                let cookie = self.request_table.insert(request);
                 let write = Job::Write { offset: request.offset, data, durable };
-                if let Err(Job::Write { data, .. }) = self.queue.submit(ticket, write) {
-                    self.tickets.redeem(ticket);
+                if let Err(Job::Write { data, .. }) = self.queue.submit(cookie, write) {
+                    self.request_table.remove(cookie);
                     self.payload = Some(Payload { request, filled: len, into: Ok(data) });
                     return Ok(Taken::NeedsRoom);
                 }
@@ -164,9 +164,9 @@ impl Transmission {
             RequestType::BlockStatus => return self.answer_block_status(&request),
             RequestType::Write | RequestType::Disconnect | RequestType::Other(_) => return Taken::Yes,
         };
-        let ticket = self.tickets.issue(request);
-        if self.queue.submit(ticket, job).is_err() {
-            self.tickets.redeem(ticket);
+        let cookie = self.request_table.insert(request);
+        if self.queue.submit(cookie, job).is_err() {
+            self.request_table.remove(cookie);
             return Taken::NeedsRoom;
         }
         Taken::Yes

@@ -17,7 +17,7 @@ pub(super) enum Rest {
     /// pause.
     Coming(SyncSender<Rested>),
     /// All requests taken are answered.
-    LaidDown,
+    Paused,
 }
 
 impl Worker {
@@ -29,11 +29,11 @@ impl Worker {
     /// Reports the pause once all requests taken are answered, and the driver has the answers.
     pub(super) fn lie_down(&mut self) {
         let Rest::Coming(tell) = &self.rest else { return };
-        let idle = self.tickets.is_empty() && self.stalled.is_none() && self.again.is_empty();
+        let idle = self.request_table.is_empty() && self.stalled.is_none() && self.again.is_empty();
         if idle && (self.broken || self.ready.is_empty()) {
             // A caller whose time has passed no longer listens.
             let _ = tell.send(Rested { next: self.ring.next(), broken: self.broken });
-            self.rest = Rest::LaidDown;
+            self.rest = Rest::Paused;
         }
     }
 }

@@ -2,14 +2,14 @@
 
 use underseal_datapath::Request as Job;
 
-use super::{Ticket, Trouble, Worker};
+use super::{PendingRequest, Trouble, Worker};
 use crate::vhost_user::chain::Malformed;
 use crate::vhost_user::guest::{scatter, share};
 use crate::vhost_user::request::{Operation, Request, Status, parse};
 
 /// A request that was taken while the queue has no room.
 pub(super) struct Stalled {
-    ticket: Ticket,
+    cookie: PendingRequest,
     pub(super) operation: Operation,
 }
 
@@ -43,37 +43,37 @@ impl Worker {
         let mut data = self.spare.pop().unwrap_or_default();
         self.ring.follow(ram, head, &mut data)?;
         let Request { operation, status, writable } = parse(ram, &mut data, self.mapping.discards())?;
-        let ticket = Ticket { head, status, writable, data };
+        let cookie = PendingRequest { head, status, writable, data };
         match operation {
             Ok(Operation::GetId) => {
-                let how = match scatter(ram, &ticket.data, &self.serial) {
+                let how = match scatter(ram, &cookie.data, &self.serial) {
                     Ok(()) => Status::Ok,
                     Err(how) => how,
                 };
-                self.give_back(ticket, how)?;
+                self.give_back(cookie, how)?;
             }
-            Ok(operation) => return Ok(Next::Request(Stalled { ticket, operation })),
-            Err(how) => self.give_back(ticket, how)?,
+            Ok(operation) => return Ok(Next::Request(Stalled { cookie, operation })),
+            Err(how) => self.give_back(cookie, how)?,
         }
         Ok(Next::Answered)
     }
 
     /// Puts a request into the queue, or returns it when the queue has no room.
     pub(super) fn start(&mut self, stalled: Stalled) -> Result<Result<(), Stalled>, Trouble> {
-        let Stalled { ticket, operation } = stalled;
+        let Stalled { cookie, operation } = stalled;
         let durable = self.durable;
         let job = match operation {
             Operation::Read { offset, len } | Operation::Write { offset, len } => {
                 let mut bytes = self.queue.shared_bytes(self.held.clone());
-                if let Err(how) = share(&self.held, &ticket.data, len, &mut bytes) {
-                    self.give_back(ticket, how)?;
+                if let Err(how) = share(&self.held, &cookie.data, len, &mut bytes) {
+                    self.give_back(cookie, how)?;
                     return Ok(Ok(()));
                 }
                 if let Operation::Read { .. } = operation {
                     Job::ReadShared { offset, into: bytes }
                 } else {
                     let Some(data) = self.queue.alloc(len as usize) else {
-                        return Ok(Err(Stalled { ticket, operation }));
+                        return Ok(Err(Stalled { cookie, operation }));
                     };
                     Job::WriteShared { offset, from: bytes, data, durable }
                 }
@@ -84,13 +84,13 @@ impl Worker {
             }
             Operation::Flush | Operation::GetId => Job::Flush,
         };
-        let tag = self.tickets.issue(ticket);
+        let tag = self.request_table.insert(cookie);
         if let Err(back) = self.queue.submit(tag, job) {
             if let Some(data) = back.into_buffer() {
                 self.queue.free(data);
             }
-            let ticket = self.tickets.redeem(tag).expect("it was issued just now");
-            return Ok(Err(Stalled { ticket, operation }));
+            let cookie = self.request_table.remove(tag).expect("it was issued just now");
+            return Ok(Err(Stalled { cookie, operation }));
         }
         Ok(Ok(()))
     }

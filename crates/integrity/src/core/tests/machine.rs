@@ -59,13 +59,13 @@ impl Machine {
         Part { machine: self, disk }
     }
 
-    pub(super) fn way(&self) -> Way<'_> {
-        Way { machine: self, waits: true }
+    pub(super) fn way(&self) -> MachineDisks<'_> {
+        MachineDisks { machine: self, waits: true }
     }
 
     /// Access that may not wait, and never has to.
-    pub(super) fn way_at_once(&self) -> Way<'_> {
-        Way { machine: self, waits: false }
+    pub(super) fn way_at_once(&self) -> MachineDisks<'_> {
+        MachineDisks { machine: self, waits: false }
     }
 
     /// Stops the recording.
@@ -155,12 +155,12 @@ impl Disk for Part<'_> {
     }
 }
 
-pub(super) struct Way<'m> {
+pub(super) struct MachineDisks<'m> {
     machine: &'m Machine,
     waits: bool,
 }
 
-impl Way<'_> {
+impl MachineDisks<'_> {
     fn disk(&self, side: Side) -> usize {
         usize::from(side == Side::Meta && self.machine.has_meta)
     }
@@ -180,7 +180,7 @@ fn failed(e: io::Error) -> Stop {
     error.into()
 }
 
-impl LowerDisks for Way<'_> {
+impl LowerDisks for MachineDisks<'_> {
     fn may_wait(&self) -> bool {
         self.waits
     }

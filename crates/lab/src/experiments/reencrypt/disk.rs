@@ -11,7 +11,7 @@ use underseal_cipher::{CipherSpec, Key, SectorSize};
 use underseal_datapath::{Mapping, Pace, Policy, Rate, ServedVolume};
 use underseal_volume::reencrypt::state::{Keys, StateLedger};
 use underseal_volume::reencrypt::{self, Direction, Mode, Plan, Protection};
-use underseal_volume::{Hash, Recipe, Stored};
+use underseal_volume::{CipherParameters, Hash, Stored};
 
 use super::ServedRun;
 use crate::load::{self, Load, LoadTarget};
@@ -53,9 +53,9 @@ impl ExperimentDisk {
             let spec: CipherSpec = XTS.parse()?;
             let cipher = volumes::keyed(&spec, KEY, first, SECTOR)?;
             let sector_size = SectorSize::new(SECTOR)?;
-            let recipe = Recipe::new(&spec, sector_size, KEY);
-            let (key, recipe) = (volumes::key(KEY, first)?, Some(Arc::new(recipe)));
-            Ok((key, Stored { device: 0, lower: 0, iv_offset: 0, cipher, recipe }))
+            let cipher_parameters = CipherParameters::new(&spec, sector_size, KEY);
+            let (key, cipher_parameters) = (volumes::key(KEY, first)?, Some(Arc::new(cipher_parameters)));
+            Ok((key, Stored { device: 0, lower: 0, iv_offset: 0, cipher, cipher_parameters }))
         };
         let [(old, first), (new, second)] = [form(0)?, form(1)?];
         let mapping = volumes::over(first.cipher.clone(), &device)?;

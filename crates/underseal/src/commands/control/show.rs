@@ -132,7 +132,7 @@ pub(in crate::commands) fn state(of: &Status) -> String {
 /// Describes the progress and the rate of a reencryption.
 pub(super) fn reencryption(of: &Reencryption) -> String {
     let far = format!("{} of {} ({}%)", size::show(of.done), size::show(of.total), percent(of));
-    let manner = match of.rate {
+    let pace = match of.rate {
         Rate::GiveWay => "giving way to users".into(),
         Rate::Full => "at full speed".into(),
         Rate::Limit(bytes) => format!("at most {}/s", size::show(bytes.get())),
@@ -140,9 +140,9 @@ pub(super) fn reencryption(of: &Reencryption) -> String {
     match of.state {
         Going::Running => {
             let left = of.left_ns.map(|nanos| format!(", {} left", duration(nanos))).unwrap_or_default();
-            format!("{far}, {}/s{left}, {manner}", size::about(of.bytes_per_second))
+            format!("{far}, {}/s{left}, {pace}", size::about(of.bytes_per_second))
         }
-        Going::Paused => format!("{far}, paused, {manner}"),
+        Going::Paused => format!("{far}, paused, {pace}"),
         Going::Stopped => format!("{far}, stopped"),
         Going::Failed => format!("{far}, failed: {}", of.error.as_deref().unwrap_or("for an unknown reason")),
         Going::Done => format!("{far}, done"),

@@ -8,7 +8,7 @@ use underseal_ecryptfs::options::{EcryptfsOptions, PassphraseSource, passphrase_
 use underseal_ecryptfs::tools::{Survey, TreeKeys};
 use underseal_ecryptfs::{AuthToken, Cipher, ErrorKind, NameCipher, Signature, kernel_keyring, wrapped};
 
-use super::told::Told;
+use super::report::TreeReport;
 use crate::cli::{NewPassphraseArgs, TreeKeyArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
@@ -52,7 +52,7 @@ impl Access {
         let mut wanted: Vec<Signature> = self.options.signatures.clone();
         wanted.extend(self.options.name_signature);
         if wanted.is_empty() {
-            let survey = Survey::of(lower, &mut Told::silent())?;
+            let survey = Survey::of(lower, &mut TreeReport::silent())?;
             wanted.extend(survey.signatures.keys().chain(survey.name_signatures.keys()));
         }
         for signature in wanted {

@@ -6,7 +6,7 @@ use underseal_ecryptfs::tools::{KeyChange, TreeKeys, convert as to_place, rekey,
 use underseal_ecryptfs::{AuthToken, Cipher, HeaderLocation, NameCipher};
 
 use super::access::{Access, new_passphrase};
-use super::told::Told;
+use super::report::TreeReport;
 use crate::cli::{HeaderPlace, TreeConvertArgs, TreeRemoveKeyArgs, TreeRenameArgs, TreeRewrapArgs};
 use crate::error::{Error, Result};
 
@@ -24,7 +24,7 @@ fn with_new_key(args: &TreeRewrapArgs, quiet: bool, change: fn(Arc<AuthToken>) -
     let new = new_passphrase(&args.new, &question)?;
     let token = Arc::new(AuthToken::from_passphrase(new.as_bytes(), AuthToken::DEFAULT_SALT)?);
     log::info!("the new key is {}", token.signature());
-    let mut told = Told::new("writing headers", quiet);
+    let mut told = TreeReport::new("writing headers", quiet);
     let summary = rekey(&args.lower, &mut access.keys, &change(token), &mut told)?;
     told.finish(&summary, args.json, quiet)
 }
@@ -32,7 +32,7 @@ fn with_new_key(args: &TreeRewrapArgs, quiet: bool, change: fn(Arc<AuthToken>) -
 pub(super) fn remove_key(args: &TreeRemoveKeyArgs, quiet: bool) -> Result<()> {
     let signature = args.signature.parse()?;
     let mut access = Access::new(&args.keys, &args.lower)?;
-    let mut told = Told::new("writing headers", quiet);
+    let mut told = TreeReport::new("writing headers", quiet);
     let summary = rekey(&args.lower, &mut access.keys, &KeyChange::Remove(signature), &mut told)?;
     told.finish(&summary, args.json, quiet)
 }
@@ -53,7 +53,7 @@ pub(super) fn rename_tree(args: &TreeRenameArgs, quiet: bool) -> Result<()> {
             Some(NameCipher::new(token, access.options.name_cipher_or(Cipher::DEFAULT)?)?)
         }
     };
-    let mut told = Told::new("renaming", quiet);
+    let mut told = TreeReport::new("renaming", quiet);
     let summary =
         rename(&args.lower, &mut access.keys, names.as_ref(), access.options.long_names, &mut told)?;
     told.finish(&summary, args.json, quiet)
@@ -68,7 +68,7 @@ pub(super) fn convert(args: &TreeConvertArgs, quiet: bool) -> Result<()> {
         let cause = std::io::Error::from(std::io::ErrorKind::NotFound);
         return Err(Error::io(&args.lower, "cannot be looked at", cause));
     }
-    let mut told = Told::new("copying", quiet);
+    let mut told = TreeReport::new("copying", quiet);
     let summary = to_place(&args.lower, &mut TreeKeys::new(Cipher::DEFAULT), place, &mut told)?;
     told.finish(&summary, args.json, quiet)
 }

@@ -12,7 +12,7 @@ use underseal_ecryptfs::tools::{
 use underseal_ecryptfs::{Cipher, HeaderLocation};
 
 use super::access::Access;
-use super::told::Told;
+use super::report::TreeReport;
 use crate::cli::{TreeExportArgs, TreeImportArgs};
 use crate::error::{Error, Result};
 
@@ -31,7 +31,7 @@ pub(super) fn export(args: &TreeExportArgs, quiet: bool) -> Result<()> {
         return Err(Error::usage("the archive would go to the terminal").with_remedy("a file instead of -"));
     }
     let mut access = Access::new(&args.keys, &args.lower)?;
-    let mut told = Told::new("decrypting", quiet);
+    let mut told = TreeReport::new("decrypting", quiet);
     let summary = match (args.tar, is_stdout) {
         (false, _) => run(args, &mut access, &mut FolderSink::new(&args.dest)?, &mut told)?,
         (true, true) => archive(args, &mut access, stdout().lock(), &mut told)?,
@@ -46,7 +46,12 @@ pub(super) fn export(args: &TreeExportArgs, quiet: bool) -> Result<()> {
     told.finish(&summary, args.json, quiet)
 }
 
-fn archive(args: &TreeExportArgs, access: &mut Access, out: impl Write, told: &mut Told) -> Result<Summary> {
+fn archive(
+    args: &TreeExportArgs,
+    access: &mut Access,
+    out: impl Write,
+    told: &mut TreeReport,
+) -> Result<Summary> {
     let mut sink = TarSink::new(BufWriter::with_capacity(1 << 20, out));
     let summary = run(args, access, &mut sink, told)?;
     let mut out = sink.finish()?;
@@ -54,7 +59,12 @@ fn archive(args: &TreeExportArgs, access: &mut Access, out: impl Write, told: &m
     Ok(summary)
 }
 
-fn run(args: &TreeExportArgs, access: &mut Access, sink: &mut dyn Sink, told: &mut Told) -> Result<Summary> {
+fn run(
+    args: &TreeExportArgs,
+    access: &mut Access,
+    sink: &mut dyn Sink,
+    told: &mut TreeReport,
+) -> Result<Summary> {
     let how = ExportOptions { passthrough: access.options.passthrough, strict: !args.holes.no_strict };
     Ok(to_sink(&args.lower, &mut access.keys, how, sink, told)?)
 }
@@ -76,7 +86,7 @@ pub(super) fn import(args: &TreeImportArgs, quiet: bool) -> Result<()> {
         names: access.new_names()?,
         long_names: access.options.long_names,
     };
-    let mut told = Told::new("encrypting", quiet);
+    let mut told = TreeReport::new("encrypting", quiet);
     let summary = match (is_folder, is_stdin) {
         (true, _) => to_lower(&args.plain, &args.lower, &how, &mut told)?,
         (false, true) => import_tar(&mut stdin().lock(), &args.lower, &how, &mut told)?,

@@ -12,7 +12,7 @@ use underseal_ecryptfs::{
 };
 
 use super::access::Access;
-use super::told::Told;
+use super::report::TreeReport;
 use crate::cli::{TreeCatArgs, TreeCheckArgs, TreeInfoArgs, TreeLsArgs, TreeNameArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
@@ -134,7 +134,7 @@ fn survey(args: &TreeInfoArgs, quiet: bool) -> Result<()> {
         key_bytes: usize,
         files: u64,
     }
-    let mut told = Told::new("looking", quiet);
+    let mut told = TreeReport::new("looking", quiet);
     let found = Survey::of(&args.lower, &mut told)?;
     let tree = Tree {
         files: found.files,
@@ -192,7 +192,7 @@ fn survey(args: &TreeInfoArgs, quiet: bool) -> Result<()> {
 
 pub(super) fn ls(args: &TreeLsArgs, quiet: bool) -> Result<()> {
     let mut access = Access::new(&args.keys, &args.lower)?;
-    let mut told = Told::new("listing", true);
+    let mut told = TreeReport::new("listing", true);
     let mut out = stdout().lock();
     let mut gone = None;
     let mut tell = |entry: &ListEntry<'_>| {
@@ -291,7 +291,7 @@ pub(super) fn check(args: &TreeCheckArgs, quiet: bool) -> Result<()> {
         finding: String,
     }
     let mut access = Access::new(&args.keys, &args.lower)?;
-    let mut told = Told::new("checking", quiet);
+    let mut told = TreeReport::new("checking", quiet);
     let mut findings = Vec::new();
     let mut count = 0u64;
     let mut tell = |path: &Path, finding: CheckFinding| {

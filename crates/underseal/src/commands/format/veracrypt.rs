@@ -6,7 +6,7 @@ use underseal_formats::tcrypt::{Chain, NewHeaders, NewOptions, Prf};
 
 use super::allow_overwriting;
 use super::destination::Destination;
-use super::told;
+use super::report;
 use crate::cli::FormatArgs;
 use crate::error::{Error, Result};
 use crate::foreign::new_password;
@@ -53,7 +53,7 @@ pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
     drop(progress);
     let image_size = image.size();
     image.keep();
-    told::veracrypt(args, quiet, options.chain, image_size, &data)
+    report::veracrypt(args, quiet, options.chain, image_size, &data)
 }
 
 /// Returns the image size for `--plain-size`.

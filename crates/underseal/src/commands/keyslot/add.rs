@@ -7,8 +7,8 @@ use super::Opened;
 use crate::cli::{KeyslotAddArgs, RecoveryKeyArgs};
 use crate::commands::write_secret;
 use crate::error::{Error, Result};
-use crate::manner::{Keyslot, manner};
 use crate::passphrase::{Secret, volume_key_file};
+use crate::persona::{Keyslot, persona};
 
 pub(super) fn run(args: &KeyslotAddArgs, quiet: bool) -> Result<()> {
     let mut opened = Opened::to_change(&args.of)?.held_to(&args.trust)?;
@@ -38,7 +38,7 @@ pub(super) fn run(args: &KeyslotAddArgs, quiet: bool) -> Result<()> {
         opened.header.add_keyslot(&*opened.on, &key, &passphrase, &new)
     };
     let number = added.map_err(|e| opened.error(e))?;
-    manner().tell(opened.path, Keyslot::Created(number));
+    persona().tell(opened.path, Keyslot::Created(number));
     opened.say(quiet, &format!("keyslot {number} is new"))
 }
 

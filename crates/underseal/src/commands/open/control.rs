@@ -7,7 +7,7 @@ use underseal_datapath::{ErrorKind, Mapping, Policy, may_run_first};
 use underseal_export::TellSize;
 use underseal_export::control::status::{Opened, Sandbox};
 use underseal_export::control::{
-    ControlServer, Controlled, Described, Directory, Giver, Known, Name, Reencrypter,
+    ControlServer, Controlled, Described, Directory, Known, Name, OldServer, Reencrypter,
 };
 use underseal_export::fuse::FuseTransport;
 use underseal_export::metrics::Metrics;
@@ -80,7 +80,7 @@ pub(super) struct Opening<'a> {
     pub(super) transport: Option<FuseTransport>,
     pub(super) reencrypter: Option<Arc<dyn Reencrypter>>,
     /// The old server's side of a handover, or the reason why the volume cannot be handed over.
-    pub(super) giver: std::result::Result<Arc<Giver>, String>,
+    pub(super) old_server: std::result::Result<Arc<OldServer>, String>,
 }
 
 /// Starts the control socket and the metrics. A failure of either is logged only, since the volume
@@ -95,7 +95,7 @@ pub(super) fn start(
     tell_size: Vec<TellSize>,
     stop: impl Fn() + Send + Sync + 'static,
 ) -> Result<Sides> {
-    let Opening { image, opened, known, addresses, transport, reencrypter, giver } = opening;
+    let Opening { image, opened, known, addresses, transport, reencrypter, old_server } = opening;
     let directory = Directory::of_user();
     let (listeners, name) = match &args.name {
         Some(name) => (Some(directory.listen(name)?), name.clone()),
@@ -108,7 +108,7 @@ pub(super) fn start(
     let sandbox = sandbox.clone();
     let described = Described { name, image, opened, addresses, transport, sandbox };
     let volume = Controlled::new(described, known, mapping.clone(), tell_size, stop);
-    let volume = Arc::new(volume.with_reencrypter(reencrypter).with_giver(giver));
+    let volume = Arc::new(volume.with_reencrypter(reencrypter).with_giver(old_server));
     let control = listeners.map(|listeners| ControlServer::start(listeners, volume.clone())).transpose()?;
     let metrics = metrics.and_then(|found| {
         let started = found.listen().and_then(|listeners| {
@@ -130,9 +130,9 @@ pub(super) fn go_on(
     tell_size: Vec<TellSize>,
     stop: impl Fn() + Send + Sync + 'static,
 ) -> Result<Sides> {
-    let Opening { known, reencrypter, giver, .. } = opening;
+    let Opening { known, reencrypter, old_server, .. } = opening;
     let volume = Controlled::new(described, known, mapping.clone(), tell_size, stop);
-    let volume = Arc::new(volume.with_reencrypter(reencrypter).with_giver(giver));
+    let volume = Arc::new(volume.with_reencrypter(reencrypter).with_giver(old_server));
     let control = Some(ControlServer::start_at(control, volume.clone(), false)?);
     let metrics = if metrics.is_empty() { None } else { Some(Metrics::start_at(metrics, volume, false)?) };
     Ok(Sides { control, metrics })

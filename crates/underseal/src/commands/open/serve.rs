@@ -8,7 +8,7 @@ use std::time::Duration;
 use signal_hook::consts::SIGHUP;
 use underseal_datapath::Mapping;
 use underseal_export::TellSize;
-use underseal_export::control::Giver;
+use underseal_export::control::OldServer;
 use underseal_export::fuse::FuseServer;
 use underseal_export::nbd::Server;
 use underseal_export::ublk::UblkServer;
@@ -22,11 +22,11 @@ use crate::exit::Exit;
 use crate::integrity;
 use crate::notify;
 use crate::pid_file::PidFile;
-use crate::reencryption::beside::Beside;
+use crate::reencryption::online::OnlineReencryption;
 use crate::signals::{self, Taken, Woken};
 
 /// An export of a volume: the function that serves it, and the means to stop it.
-pub(super) struct Way {
+pub(super) struct RunningExport {
     serve: Box<dyn FnOnce() -> Result<()> + Send>,
     stopper: Stopper,
     /// Notifies the export's clients of a new size, if that is possible.
@@ -42,7 +42,7 @@ struct Stopper {
     abandon: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
-impl Way {
+impl RunningExport {
     fn new(
         serve: impl FnOnce() -> underseal_export::Result<()> + Send + 'static,
         stop: impl Fn() + Send + Sync + 'static,
@@ -56,14 +56,14 @@ impl Way {
     }
 }
 
-impl From<Server> for Way {
+impl From<Server> for RunningExport {
     fn from(server: Server) -> Self {
         let stopper = server.stopper();
         Self { leads: true, ..Self::new(|| server.run(), move || stopper.stop()) }
     }
 }
 
-impl Way {
+impl RunningExport {
     /// A mount, which may be shown on the desktop: then that ends first, while the file is served.
     pub(super) fn of_mount(server: FuseServer, desktop: Option<Arc<Desktop>>) -> Self {
         let (stopper, last) = (server.stopper(), server.stopper());
@@ -76,20 +76,20 @@ impl Way {
             });
         };
         let tell_size = Some(server.size_teller());
-        let mut way = Self { tell_size, ..Self::new(|| server.run(), stop) };
-        way.stopper.abandon = Some(Arc::new(move || last.abandon()));
-        way
+        let mut export = Self { tell_size, ..Self::new(|| server.run(), stop) };
+        export.stopper.abandon = Some(Arc::new(move || last.abandon()));
+        export
     }
 }
 
-impl From<UblkServer> for Way {
+impl From<UblkServer> for RunningExport {
     fn from(server: UblkServer) -> Self {
         let (stopper, tell_size) = (server.stopper(), Some(server.size_teller()));
         Self { tell_size, ..Self::new(|| server.run(), move || stopper.stop()) }
     }
 }
 
-impl From<VhostUserServer> for Way {
+impl From<VhostUserServer> for RunningExport {
     fn from(server: VhostUserServer) -> Self {
         let (stopper, tell_size) = (server.stopper(), Some(server.size_teller()));
         Self { tell_size, ..Self::new(|| server.run(), move || stopper.stop()) }
@@ -99,23 +99,27 @@ impl From<VhostUserServer> for Way {
 /// The means to stop all exports.
 #[derive(Clone)]
 pub(super) struct Stoppers {
-    ways: Vec<Stopper>,
+    exports: Vec<Stopper>,
     mapping: Arc<Mapping>,
     /// True when a device has reported that it is lost.
     lost: Arc<AtomicBool>,
     /// The old server's side of a handover, which may be under way.
-    giver: Option<Arc<Giver>>,
+    old_server: Option<Arc<OldServer>>,
 }
 
 impl Stoppers {
-    pub(super) fn of(ways: &[Way], mapping: &Arc<Mapping>, giver: Option<Arc<Giver>>) -> Self {
-        let ways = ways.iter().map(|way| way.stopper.clone()).collect();
-        Self { ways, mapping: mapping.clone(), lost: Arc::default(), giver }
+    pub(super) fn of(
+        exports: &[RunningExport],
+        mapping: &Arc<Mapping>,
+        old_server: Option<Arc<OldServer>>,
+    ) -> Self {
+        let exports = exports.iter().map(|export| export.stopper.clone()).collect();
+        Self { exports, mapping: mapping.clone(), lost: Arc::default(), old_server }
     }
 
     /// Adds an NBD server, whose export is not made yet.
     pub(super) fn with(mut self, server: underseal_export::nbd::Stopper) -> Self {
-        self.ways.push(Stopper { stop: Arc::new(move || server.stop()), abandon: None });
+        self.exports.push(Stopper { stop: Arc::new(move || server.stop()), abandon: None });
         self
     }
 
@@ -128,11 +132,11 @@ impl Stoppers {
     /// Stops the exports, and returns at once. A suspended volume is resumed, so that requests in
     /// flight are finished, or fail if the key is wiped.
     pub(super) fn stop(&self) {
-        if self.giver.as_ref().is_some_and(|giver| giver.puts_off_the_end()) {
+        if self.old_server.as_ref().is_some_and(|old_server| old_server.puts_off_the_end()) {
             return log::info!("it is handed over just now: this process ends in either case");
         }
         notify::stopping();
-        self.ways.iter().for_each(|way| (way.stop)());
+        self.exports.iter().for_each(|export| (export.stop)());
         let mapping = self.mapping.clone();
         // The resume may wait for a suspend that is under way.
         aside("resume", move || {
@@ -145,28 +149,30 @@ impl Stoppers {
 
     /// Cleans up for a process that ends at once.
     fn abandon(&self) {
-        self.ways.iter().filter_map(|way| way.abandon.as_ref()).for_each(|abandon| abandon());
+        self.exports.iter().filter_map(|export| export.abandon.as_ref()).for_each(|abandon| abandon());
     }
 }
 
 /// Serves until all exports have ended. The end of NBD ends the others, too; the end of a mount or
 /// a block device does not.
-fn run(ways: Vec<Way>, stoppers: &Stoppers) -> Result<()> {
+fn run(exports: Vec<RunningExport>, stoppers: &Stoppers) -> Result<()> {
     thread::scope(|scope| {
-        let serve = |way: Way| {
-            let served = (way.serve)();
-            if way.leads {
+        let serve = |export: RunningExport| {
+            let served = (export.serve)();
+            if export.leads {
                 stoppers.stop();
             }
             served
         };
-        let mut ways = ways.into_iter();
+        let mut exports = exports.into_iter();
         // This thread serves the first export.
-        let Some(first) = ways.next() else { return Ok(()) };
-        let others: Vec<_> = ways.map(|way| scope.spawn(move || serve(way))).collect();
+        let Some(first) = exports.next() else { return Ok(()) };
+        let others: Vec<_> = exports.map(|export| scope.spawn(move || serve(export))).collect();
         let mut ended = vec![serve(first)];
         ended.extend(
-            others.into_iter().map(|way| way.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))),
+            others
+                .into_iter()
+                .map(|export| export.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))),
         );
         // Returns the first failure, when all have ended.
         ended.into_iter().collect()
@@ -182,7 +188,7 @@ fn aside(name: &str, part: impl FnOnce() + Send + 'static) {
 
 /// The parts of a volume that end after the last client.
 pub(super) struct Last<'l> {
-    pub(super) reencrypter: Option<&'l Beside>,
+    pub(super) reencrypter: Option<&'l OnlineReencryption>,
     pub(super) layers: &'l [Arc<IntegrityDevice>],
 }
 
@@ -192,14 +198,14 @@ pub(super) struct Last<'l> {
 /// `Lost` when the flush failed (acknowledged writes may be lost then) or a device is lost. A layer
 /// that could not be closed is recovered at the next open.
 pub(super) fn until_stopped(
-    ways: Vec<Way>,
+    exports: Vec<RunningExport>,
     mapping: &Arc<Mapping>,
     stoppers: &Stoppers,
     sides: Sides,
     last: &Last<'_>,
     watch: &Watch,
 ) -> Result<()> {
-    let served = run(ways, stoppers);
+    let served = run(exports, stoppers);
     // The last step of the reencryption is on disk before the last flush.
     last.reencrypter.iter().for_each(|beside| beside.end());
     let flushed = flush(mapping).and_then(|()| still_there(stoppers));

@@ -9,7 +9,7 @@ use underseal_export::control::{Given, Line};
 use underseal_export::net::{Listener, SocketAccess};
 use underseal_export::vhost_user::{CarriedFrontEnd, VhostUserConfig, VhostUserServer};
 
-use super::taker::not_given;
+use super::new_server::not_given;
 use crate::cli::VhostUserArgs;
 use crate::error::Result;
 

@@ -19,7 +19,7 @@ pub(super) use self::decrypt::{decrypt, takes_header_away};
 pub(super) use self::encrypt::{encrypt, refuse_unfinished};
 use self::losing::Losses;
 use super::keys::{self, Known};
-use crate::cli::{ReencryptArgs, Resilience, Way};
+use crate::cli::{ReencryptArgs, Resilience, StepOrder};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::passphrase::volume_key_file;
@@ -210,8 +210,8 @@ fn key_size(args: &ReencryptArgs) -> Result<Option<usize>> {
 
 pub(super) fn direction(args: &ReencryptArgs) -> Option<Direction> {
     args.direction.map(|way| match way {
-        Way::Forward => Direction::Forward,
-        Way::Backward => Direction::Backward,
+        StepOrder::Forward => Direction::Forward,
+        StepOrder::Backward => Direction::Backward,
     })
 }
 

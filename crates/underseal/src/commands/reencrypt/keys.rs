@@ -8,10 +8,10 @@ use underseal_volume::{ErrorKind, Header, Target, UnlockOptions, VolumeKey};
 
 use crate::cli::ReencryptArgs;
 use crate::error::{Error, Result};
-use crate::manner::{Keyslot, manner};
 use crate::passphrase::{
     Secret, ask_hidden, first_line_of_descriptor, first_line_of_file, secret_file, tell, terminal_is_there,
 };
+use crate::persona::{Keyslot, persona};
 use crate::tokens;
 
 /// A passphrase and the keyslot that it opens.
@@ -32,13 +32,13 @@ pub(super) fn unlock(
     let options = UnlockOptions { slot, limits: args.trust.limits(), ..UnlockOptions::default() };
     let open = |passphrase: &Key, options: &UnlockOptions| {
         let unlocked = header.unlock(on, passphrase, options).map_err(|e| e.in_file(path))?;
-        manner().tell(path, Keyslot::Unlocked(unlocked.slot));
+        persona().tell(path, Keyslot::Unlocked(unlocked.slot));
         Result::Ok(unlocked)
     };
     let secret = Secret::new(args.secret.source(), path);
     let (first, passphrase) = match tokens::unlock(header, on, (&args.tokens, &secret), path, &options)? {
         Some((unlocked, passphrase)) => {
-            manner().tell(path, Keyslot::Unlocked(unlocked.slot));
+            persona().tell(path, Keyslot::Unlocked(unlocked.slot));
             (unlocked, passphrase)
         }
         None => secret.try_with(|passphrase| {
@@ -82,7 +82,7 @@ pub(super) fn others_in_order(
             let limits = args.trust.limits();
             let options = UnlockOptions { slot: Some(slot), limits, ..UnlockOptions::default() };
             header.unlock(on, &passphrase, &options).map_err(|e| e.in_file(path))?;
-            manner().tell(path, Keyslot::Unlocked(slot));
+            persona().tell(path, Keyslot::Unlocked(slot));
             known.push(Known { slot, passphrase });
         }
         return Ok(());
@@ -92,7 +92,7 @@ pub(super) fn others_in_order(
     }
     for slot in luks2.lost_keyslots(&have) {
         let question = format!("Passphrase of keyslot {slot}, to keep it (Enter alone: it is lost): ");
-        for tries in (0..manner().tries).rev() {
+        for tries in (0..persona().tries).rev() {
             let passphrase = ask_hidden(&question)?;
             if passphrase.is_empty() {
                 break;
@@ -104,7 +104,7 @@ pub(super) fn others_in_order(
                     known.push(Known { slot, passphrase });
                     break;
                 }
-                Err(e) if e.kind() == ErrorKind::WrongPassphrase && tries > 0 => tell(manner().wrong),
+                Err(e) if e.kind() == ErrorKind::WrongPassphrase && tries > 0 => tell(persona().wrong),
                 Err(e) => return Err(e.in_file(path).into()),
             }
         }

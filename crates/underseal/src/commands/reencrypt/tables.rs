@@ -265,8 +265,11 @@ fn plan(args: &ReencryptArgs, old: &Form, new: &Form) -> Result<Plan> {
         (None, None) => return Err(Error::usage("nothing is encrypted, neither before nor after")),
     };
     let unit = [old, new].iter().map(|form| form.stored.cipher.sector_size().bytes()).max().unwrap_or(512);
-    let recipes = [old, new].into_iter().filter_map(|form| form.stored.recipe.as_deref());
-    let forms: Vec<_> = recipes.map(|recipe| (recipe.cipher.clone(), recipe.sector_size)).collect();
+    let cipher_parameters =
+        [old, new].into_iter().filter_map(|form| form.stored.cipher_parameters.as_deref());
+    let forms: Vec<_> = cipher_parameters
+        .map(|cipher_parameters| (cipher_parameters.cipher.clone(), cipher_parameters.sector_size))
+        .collect();
     begin::refuse_datashift(args)?;
     let protection = begin::protection(args, &args.image, &forms)?;
     let block = if let Protection::Checksum { block, .. } = protection { block } else { 4096 };

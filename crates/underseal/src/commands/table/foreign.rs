@@ -58,15 +58,16 @@ fn lines(opened: &OpenedFormat, devices: &[String]) -> Result<Zeroizing<String>>
                 writeln!(text, "{start} {len} linear {} {}", device(stored.device), stored.lower >> 9)
             }
             SegmentKind::Stored(stored) => {
-                let recipe = stored.recipe.as_ref().filter(|of| of.key_size == opened.volume_key.len());
-                let Some(recipe) = recipe else {
+                let cipher_parameters =
+                    stored.cipher_parameters.as_ref().filter(|of| of.key_size == opened.volume_key.len());
+                let Some(cipher_parameters) = cipher_parameters else {
                     let what = "its cipher is a chain, or one that dm-crypt does not have: no table says it";
                     return Err(Error::new(Exit::Unsupported, what).with_remedy("`underseal open` serves it"));
                 };
-                let size = recipe.sector_size.bytes();
+                let size = cipher_parameters.sector_size.bytes();
                 let words = [
                     (size != 512).then(|| format!("sector_size:{size}")),
-                    recipe.iv_large_sectors.then(|| "iv_large_sectors".to_owned()),
+                    cipher_parameters.iv_large_sectors.then(|| "iv_large_sectors".to_owned()),
                 ];
                 let words: Vec<String> = words.into_iter().flatten().collect();
                 let more = if words.is_empty() {
@@ -75,7 +76,11 @@ fn lines(opened: &OpenedFormat, devices: &[String]) -> Result<Zeroizing<String>>
                     format!(" {} {}", words.len(), words.join(" "))
                 };
                 let (iv, lower, device) = (stored.iv_offset, stored.lower >> 9, device(stored.device));
-                writeln!(text, "{start} {len} crypt {} {} {iv} {device} {lower}{more}", recipe.cipher, *key)
+                writeln!(
+                    text,
+                    "{start} {len} crypt {} {} {iv} {device} {lower}{more}",
+                    cipher_parameters.cipher, *key
+                )
             }
         };
     }

@@ -40,7 +40,7 @@ impl NewSlot {
             return Err(bad(format!("{cipher} {why}: a keyslot's area cannot have it")));
         }
         let sizes = underseal_cipher::key_sizes(cipher);
-        let sizes = sizes.map_err(|e| crate::recipe::cipher_error(cipher, e))?;
+        let sizes = sizes.map_err(|e| crate::cipher_parameters::cipher_error(cipher, e))?;
         let wrapping_size = key_size.or(sizes.last().copied()).unwrap_or(0);
         if !sizes.contains(&wrapping_size) {
             return Err(bad(format!("a key of {} bits does not fit {cipher}", wrapping_size * 8)));

@@ -11,7 +11,9 @@ use super::Stage;
 use super::slot::{AreaContents, HOT, Lay, Reencryption, bad, crypt_of};
 use crate::luks2::metadata::{Metadata, Segment};
 use crate::reencrypt::{Moved, Part, Plan, Progress, Protection, Which};
-use crate::{Error, ErrorKind, Recipe, Result, Stored, VolumeKey, recipe, unlock, volume};
+use crate::{
+    CipherParameters, Error, ErrorKind, Result, Stored, VolumeKey, cipher_parameters, unlock, volume,
+};
 
 /// The block size that cryptsetup assumes to be written whole by a disk of unknown parameters.
 const PAGE: u64 = 4096;
@@ -96,8 +98,8 @@ pub(crate) fn read_final(
     let size = size(metadata, of, &parts(metadata, of)?, given)?;
     let nothing = |lay: &Lay| {
         let sector_size = lay.crypt().map_or(SectorSize::S512, |crypt| crypt.sector_size);
-        let cipher = recipe::null(sector_size)?;
-        Ok(Stored { device: 0, lower: lay.segment.offset, iv_offset: 0, cipher, recipe: None })
+        let cipher = cipher_parameters::null(sector_size)?;
+        Ok(Stored { device: 0, lower: lay.segment.offset, iv_offset: 0, cipher, cipher_parameters: None })
     };
     let plan = plan(of, [nothing(&of.previous)?, form(metadata, &of.last, key, given)?], given, size)?;
     Ok((plan, Progress { done: size, hot: None }))
@@ -277,8 +279,8 @@ fn form(metadata: &Metadata, lay: &Lay, key: &VolumeKey, given: ShapeInput) -> R
     let place = format!("segments.{}", lay.number);
     let lower = lay.segment.offset;
     let Some(crypt) = crypt_of(&lay.segment, &place)? else {
-        let cipher = recipe::null(SectorSize::S512)?;
-        return Ok(Stored { device: 0, lower, iv_offset: 0, cipher, recipe: None });
+        let cipher = cipher_parameters::null(SectorSize::S512)?;
+        return Ok(Stored { device: 0, lower, iv_offset: 0, cipher, cipher_parameters: None });
     };
     if lower == 0 && !given.detached {
         let context = "the data begins at byte 0, so this header is detached: name both files";
@@ -287,9 +289,15 @@ fn form(metadata: &Metadata, lay: &Lay, key: &VolumeKey, given: ShapeInput) -> R
     unlock::allow_null(&crypt.cipher, given.allow_null).map_err(|e| e.within(&place))?;
     let digest = lay.digest.ok_or_else(|| bad(format!("{place}: no digest has its key")))?;
     let key = key.of(digest).ok_or_else(|| lacks(metadata, digest))?;
-    let recipe = Recipe::new(&crypt.cipher, crypt.sector_size, key.len());
-    let cipher = recipe.build(key).map_err(|e| e.within(&place))?;
-    Ok(Stored { device: 0, lower, iv_offset: 0, cipher, recipe: Some(Arc::new(recipe)) })
+    let cipher_parameters = CipherParameters::new(&crypt.cipher, crypt.sector_size, key.len());
+    let cipher = cipher_parameters.build(key).map_err(|e| e.within(&place))?;
+    Ok(Stored {
+        device: 0,
+        lower,
+        iv_offset: 0,
+        cipher,
+        cipher_parameters: Some(Arc::new(cipher_parameters)),
+    })
 }
 
 /// The error about a missing key.

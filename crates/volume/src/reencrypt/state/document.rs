@@ -11,7 +11,7 @@ use super::{AREA, About, Keys};
 use crate::kdf::Budget;
 use crate::reencrypt::{Direction, Mode, Moved, Plan, Progress, Protection};
 use crate::volume::Stored;
-use crate::{Error, ErrorKind, Key, Recipe, Result, recipe};
+use crate::{CipherParameters, Error, ErrorKind, Key, Result, cipher_parameters};
 
 /// The only version.
 const VERSION: u32 = 1;
@@ -265,13 +265,13 @@ impl Document {
 impl Form {
     fn new(stored: &Stored, key: Option<&Key>, iterations: u32, budget: &Budget) -> Result<Self> {
         let bad = |why: &str| Err(Error::new(ErrorKind::BadOption, why));
-        let crypt = match (&stored.recipe, key) {
-            (Some(recipe), Some(key)) if recipe.key_size == key.len() => Some(Crypt {
-                cipher: recipe.cipher.to_string(),
-                key_size: u32::try_from(recipe.key_size).unwrap_or(u32::MAX),
-                sector_size: u32::try_from(recipe.sector_size.bytes()).unwrap_or(u32::MAX),
+        let crypt = match (&stored.cipher_parameters, key) {
+            (Some(cipher_parameters), Some(key)) if cipher_parameters.key_size == key.len() => Some(Crypt {
+                cipher: cipher_parameters.cipher.to_string(),
+                key_size: u32::try_from(cipher_parameters.key_size).unwrap_or(u32::MAX),
+                sector_size: u32::try_from(cipher_parameters.sector_size.bytes()).unwrap_or(u32::MAX),
                 iv_offset: Decimal(stored.iv_offset),
-                iv_large_sectors: recipe.iv_large_sectors,
+                iv_large_sectors: cipher_parameters.iv_large_sectors,
                 key: KeyProof::new(key, iterations, budget)?,
             }),
             (None, None) if stored.cipher.is_null() => None,
@@ -300,21 +300,27 @@ impl Form {
     fn stored(&self, key: Option<&Key>) -> Result<Stored> {
         let lower = self.offset.0;
         let (Some(crypt), Some(key)) = (&self.crypt, key) else {
-            let cipher = recipe::null(SectorSize::S512)?;
-            return Ok(Stored { device: 0, lower, iv_offset: 0, cipher, recipe: None });
+            let cipher = cipher_parameters::null(SectorSize::S512)?;
+            return Ok(Stored { device: 0, lower, iv_offset: 0, cipher, cipher_parameters: None });
         };
         let bad = |e: underseal_cipher::Error| {
             Error::new(ErrorKind::BadHeader, "a cipher or sector size is invalid").with_source(e)
         };
-        let recipe = Recipe {
+        let cipher_parameters = CipherParameters {
             cipher: crypt.cipher.parse().map_err(bad)?,
             sector_size: SectorSize::new(crypt.sector_size).map_err(bad)?,
             iv_large_sectors: crypt.iv_large_sectors,
             key_size: key.len(),
             integrity: None,
         };
-        let cipher = recipe.build(key)?;
-        Ok(Stored { device: 0, lower, iv_offset: crypt.iv_offset.0, cipher, recipe: Some(Arc::new(recipe)) })
+        let cipher = cipher_parameters.build(key)?;
+        Ok(Stored {
+            device: 0,
+            lower,
+            iv_offset: crypt.iv_offset.0,
+            cipher,
+            cipher_parameters: Some(Arc::new(cipher_parameters)),
+        })
     }
 }
 

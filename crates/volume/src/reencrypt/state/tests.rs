@@ -7,7 +7,7 @@ use super::*;
 use crate::reencrypt::{Alone, Direction, Mode, Options, Outcome, Protection, run};
 use crate::storage::bytes::Bytes;
 use crate::volume::Stored;
-use crate::{Hash, Recipe, info::hex};
+use crate::{CipherParameters, Hash, info::hex};
 
 const DATA: u64 = 8192;
 const COPY: usize = 16 << 10;
@@ -19,15 +19,15 @@ fn key(filler: u8) -> Key {
 
 fn stored(key: &Key) -> Stored {
     let cipher = "aes-xts-plain64".parse().unwrap();
-    let recipe = Recipe {
+    let cipher_parameters = CipherParameters {
         cipher,
         sector_size: SectorSize::S512,
         iv_large_sectors: false,
         key_size: key.len(),
         integrity: None,
     };
-    let cipher = recipe.build(key).unwrap();
-    Stored { device: 0, lower: 0, iv_offset: 7, cipher, recipe: Some(recipe.into()) }
+    let cipher = cipher_parameters.build(key).unwrap();
+    Stored { device: 0, lower: 0, iv_offset: 7, cipher, cipher_parameters: Some(cipher_parameters.into()) }
 }
 
 fn plan() -> Plan {

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use underseal_dm::{DeviceNumber, Error, Result};
 
-use super::work::ApartOutcome;
+use super::work::HelperOutcome;
 use crate::loop_file;
 use crate::reencryption::marker;
 
 /// Opens a device for itself, and the file that it lies on if it is a loop device.
-pub(super) fn open(number: DeviceNumber, read_only: bool) -> Result<(ApartOutcome, Vec<OwnedFd>)> {
+pub(super) fn open(number: DeviceNumber, read_only: bool) -> Result<(HelperOutcome, Vec<OwnedFd>)> {
     // To write, where that can be: a later table may want to, and a second claim would be refused.
     let writes = open_node(number, false).map(|file| (file, false));
     let opened = match writes {
@@ -34,7 +34,7 @@ pub(super) fn open(number: DeviceNumber, read_only: bool) -> Result<(ApartOutcom
     });
     let (file, below) = below.map(|(file, id, exclusive)| (file, (id, exclusive))).unzip();
     let fds = [Some(node), file].into_iter().flatten().map(OwnedFd::from).collect();
-    Ok((ApartOutcome::Opened { read_only: opened_read_only, file: below }, fds))
+    Ok((HelperOutcome::Opened { read_only: opened_read_only, file: below }, fds))
 }
 
 pub(super) fn lock(number: DeviceNumber, file: &File, exclusive: bool) -> Result<()> {

@@ -17,14 +17,14 @@ use underseal_export::net::Socket;
 const SOON: Duration = Duration::from_secs(30);
 
 /// A line on which each request has one answer, late or not.
-pub(super) struct PatientLine {
+pub(super) struct TimedLine {
     line: Line,
     socket: OwnedFd,
     /// Answers that have not come in time: each is read before the next one, and dropped.
     owed: u32,
 }
 
-impl PatientLine {
+impl TimedLine {
     /// Over this socket.
     pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
         let socket = stream.as_fd().try_clone_to_owned()?;
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn an_answer_that_comes_late_is_not_the_next_ones() {
         let (one, other) = UnixStream::pair().unwrap();
-        let (mut line, mut server) = (PatientLine::new(one).unwrap(), PatientLine::new(other).unwrap());
+        let (mut line, mut server) = (TimedLine::new(one).unwrap(), TimedLine::new(other).unwrap());
         let soon = || Instant::now() + underseal_testing::PATIENCE;
         let late = line.ask::<u32>(&1, &[], &[], Instant::now() + Duration::from_millis(10));
         assert_eq!(late.unwrap_err().kind(), underseal_export::ErrorKind::Timeout);

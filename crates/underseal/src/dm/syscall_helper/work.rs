@@ -15,7 +15,7 @@ use crate::loop_file::{self, FileId};
 
 /// Work that may hang.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(in crate::dm) enum ApartWork {
+pub(in crate::dm) enum HelperWork {
     /// A step over a loop device.
     Loop(LoopWork),
     /// Find out the number of the block device that a path leads to.
@@ -32,7 +32,7 @@ pub(in crate::dm) enum ApartWork {
 
 /// The outcome of work.
 #[derive(Debug, Serialize, Deserialize)]
-pub(in crate::dm) enum ApartOutcome {
+pub(in crate::dm) enum HelperOutcome {
     Done {
         yes: bool,
     },
@@ -53,7 +53,7 @@ pub(in crate::dm) enum ApartOutcome {
     },
 }
 
-impl ApartWork {
+impl HelperWork {
     /// The name of the device or path that hangs if this does. Work on it is refused meanwhile.
     pub(super) fn subject(&self) -> String {
         match self {
@@ -78,32 +78,32 @@ impl ApartWork {
     }
 
     /// Does it, however long it takes.
-    pub(super) fn run(&self, mut fds: Vec<OwnedFd>) -> (ApartOutcome, Vec<OwnedFd>) {
+    pub(super) fn run(&self, mut fds: Vec<OwnedFd>) -> (HelperOutcome, Vec<OwnedFd>) {
         let mut file =
             || fds.pop().map(File::from).ok_or_else(|| Error::new(Errno::INVAL, "no descriptor came along"));
         let done = match self {
-            Self::Loop(work) => work.run().map(|yes| (ApartOutcome::Done { yes }, Vec::new())),
-            Self::Find { path } => Ok((ApartOutcome::Found { number: lower::number_of(path) }, Vec::new())),
+            Self::Loop(work) => work.run().map(|yes| (HelperOutcome::Done { yes }, Vec::new())),
+            Self::Find { path } => Ok((HelperOutcome::Found { number: lower::number_of(path) }, Vec::new())),
             Self::Open { number, read_only } => lower::open(*number, *read_only),
-            Self::Lock { number, exclusive } => {
-                file().and_then(|file| lower::lock(*number, &file, *exclusive)).map(|()| ApartOutcome::done())
-            }
+            Self::Lock { number, exclusive } => file()
+                .and_then(|file| lower::lock(*number, &file, *exclusive))
+                .map(|()| HelperOutcome::done()),
             Self::Below { .. } => file().map(|node| {
                 let file = loop_file::find(&node).map(|(_, id)| id);
-                (ApartOutcome::Below { file }, Vec::new())
+                (HelperOutcome::Below { file }, Vec::new())
             }),
             Self::Close { .. } => file().map(|file| {
                 drop(file);
-                ApartOutcome::done()
+                HelperOutcome::done()
             }),
         };
         done.unwrap_or_else(|e| {
-            (ApartOutcome::Refused { errno: e.errno().raw_os_error(), why: e.to_string() }, Vec::new())
+            (HelperOutcome::Refused { errno: e.errno().raw_os_error(), why: e.to_string() }, Vec::new())
         })
     }
 }
 
-impl fmt::Display for ApartWork {
+impl fmt::Display for HelperWork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.subject())?;
         match self {
@@ -113,7 +113,7 @@ impl fmt::Display for ApartWork {
     }
 }
 
-impl ApartOutcome {
+impl HelperOutcome {
     fn done() -> (Self, Vec<OwnedFd>) {
         (Self::Done { yes: false }, Vec::new())
     }

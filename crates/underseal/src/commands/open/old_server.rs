@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use underseal_device::FileDevice;
-use underseal_export::control::{Giver, Origin, Ways};
+use underseal_export::control::{OldServer, Origin, ServerExports};
 use underseal_export::fuse::{CarriedMount, FuseHolder, FuseServer};
 
 use super::control::Sides;
@@ -24,7 +24,7 @@ pub(super) struct Serving {
     pub(super) layers: bool,
     /// The path of a detached header.
     pub(super) header: Option<PathBuf>,
-    pub(super) ways: Ways,
+    pub(super) exports: ServerExports,
 }
 
 /// Returns the parts of a mount that can be handed over.
@@ -47,8 +47,8 @@ pub(super) fn of(
     args: &ServeArgs,
     serving: Serving,
     origin: Result<Origin, String>,
-) -> Result<Arc<Giver>, String> {
-    let Serving { image, unfinished, layers, header, ways } = serving;
+) -> Result<Arc<OldServer>, String> {
+    let Serving { image, unfinished, layers, header, exports } = serving;
     let origin = origin?;
     let in_the_way = [
         (!args.control.hand_over, "it was opened without --hand-over"),
@@ -73,12 +73,12 @@ pub(super) fn of(
         let header = header.as_ref().and_then(|path| File::open(path).ok()).map(OwnedFd::from);
         header.into_iter().chain(logging::open_file()).collect()
     };
-    Ok(Arc::new(Giver::new(image, origin, ways, notify::supervised(), apart, end)))
+    Ok(Arc::new(OldServer::new(image, origin, exports, notify::supervised(), apart, end)))
 }
 
 /// Opens the volume for handovers.
-pub(super) fn gates(giver: Option<&Giver>, sides: &Sides) {
-    if let (Some(giver), Some((control, metrics))) = (giver, sides.gates()) {
-        giver.with_gates(control, metrics);
+pub(super) fn gates(old_server: Option<&OldServer>, sides: &Sides) {
+    if let (Some(old_server), Some((control, metrics))) = (old_server, sides.gates()) {
+        old_server.with_gates(control, metrics);
     }
 }

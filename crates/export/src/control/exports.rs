@@ -3,9 +3,9 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-use super::giver::{INSTEAD, failed};
 use super::line::{Line, MOST_FDS};
 use super::offer::{CarriedConnection, Given};
+use super::old_server::{INSTEAD, failed};
 use super::protocol::{Refusal, RefusalKind};
 use super::volume::Answer;
 use crate::fuse::{CarriedMount, FuseHolder, MountPlace};
@@ -16,7 +16,7 @@ use crate::vhost_user::{CarriedFrontEnd, VhostUserHolder};
 
 /// A server's exports.
 #[derive(Debug, Default)]
-pub struct Ways {
+pub struct ServerExports {
     /// The NBD server.
     pub nbd: Option<nbd::Holder>,
     /// The mount, and the means to pause it.
@@ -42,7 +42,7 @@ pub(super) struct AtRest {
     machine: Option<Option<CarriedFrontEnd>>,
 }
 
-impl Ways {
+impl ServerExports {
     /// Returns the exports to offer, or refuses when one cannot be handed over. Sockets and mounts
     /// that were removed are left out.
     pub(super) fn places(&self) -> Answer<Places> {

@@ -13,7 +13,7 @@ pub(super) enum Rest {
     /// The connection takes no more requests, and answers those it has taken.
     Coming,
     /// The connection's state is stored for the new server, and must not change.
-    LaidDown,
+    Paused,
 }
 
 impl Transmission {
@@ -21,11 +21,11 @@ impl Transmission {
     pub(super) fn look_for_rest(&mut self) {
         match (self.stop.is_held(), self.rest) {
             (true, Rest::No) => self.rest = Rest::Coming,
-            (false, Rest::LaidDown) => {
+            (false, Rest::Paused) => {
                 self.rest = Rest::No;
                 // Bytes may have arrived during the pause, and their event was ignored.
                 self.readable = true;
-                self.stop.take_up();
+                self.stop.remove_paused();
             }
             (false, Rest::Coming) => self.rest = Rest::No,
             _ => {}
@@ -45,15 +45,15 @@ impl Transmission {
         let is_due = self.rest == Rest::Coming
             && self.rests()
             && !self.closing
-            && self.tickets.is_empty()
+            && self.request_table.is_empty()
             && self.queue.in_flight() == 0
             && !self.queue.has_backlog();
         if is_due {
             let (ahead, owed) = (self.not_taken(), self.not_sent());
-            self.stop.lay_down(self.negotiated.clone(), ahead, owed);
-            self.rest = Rest::LaidDown;
+            self.stop.add_paused(self.negotiated.clone(), ahead, owed);
+            self.rest = Rest::Paused;
         }
-        self.rest == Rest::LaidDown
+        self.rest == Rest::Paused
     }
 
     /// Returns the received bytes that were not taken: a write whose payload is incomplete, from

@@ -32,13 +32,13 @@ use underseal_datapath::{Mapping, Policy};
 use underseal_device::FileDevice;
 use underseal_volume::Volume;
 
+use super::exports::{Places, ServerExports};
 use super::keys::Keys;
 use super::line::Line;
 use super::offer::{Asking, Given, Offer, Origin, PROTOCOL, Supervised};
 use super::protocol::{Refusal, RefusalKind, Reply};
 use super::reencryption::Reencrypter;
 use super::volume::{Answer, Described};
-use super::ways::{Places, Ways};
 use crate::net::{CarriedListener, Deadlined, Gate, Peer, Socket};
 
 /// The remedy where a handover is not possible.
@@ -57,13 +57,13 @@ const LEAVES: Duration = Duration::from_secs(1);
 const LEAVES_ITS_STARTER: Duration = Duration::from_secs(5);
 
 /// The old server of a handover: the state that it passes on, and how the process ends afterwards.
-pub struct Giver {
+pub struct OldServer {
     /// The volume's image.
     pub image: Arc<FileDevice>,
     /// How the server was started.
     pub origin: Origin,
     /// The server's exports.
-    pub ways: Ways,
+    pub exports: ServerExports,
     /// The server's supervisor.
     pub supervised: Option<Supervised>,
     /// Descriptors of files other than the image, whose paths the new server trusts only with these
@@ -117,18 +117,27 @@ struct Offered {
     key: Arc<Key>,
 }
 
-impl Giver {
+impl OldServer {
     /// A server that can hand over its exports.
     pub fn new(
         image: Arc<FileDevice>,
         origin: Origin,
-        ways: Ways,
+        exports: ServerExports,
         supervised: Option<Supervised>,
         apart: impl Fn() -> Vec<OwnedFd> + Send + Sync + 'static,
         end: impl Fn(i32) + Send + Sync + 'static,
     ) -> Self {
         let (gates, handing) = (OnceLock::new(), Mutex::default());
-        Self { image, origin, ways, supervised, apart: Box::new(apart), end: Box::new(end), gates, handing }
+        Self {
+            image,
+            origin,
+            exports,
+            supervised,
+            apart: Box::new(apart),
+            end: Box::new(end),
+            gates,
+            handing,
+        }
     }
 
     /// Sets the gates that hold back clients of the control socket and of the metrics.
@@ -221,7 +230,7 @@ impl Giver {
         let no = |why: String, remedy: &str| Refusal::new(RefusalKind::Unsupported, why, remedy);
         let gates = self.gates.get().ok_or_else(|| busy("it is not served yet"))?;
         of.may_be_given()?;
-        let reached = self.ways.places()?;
+        let reached = self.exports.places()?;
         if of.mapping.is_zoned() {
             return Err(no("a device with zones cannot be handed over".into(), INSTEAD));
         }
@@ -325,7 +334,7 @@ impl Giver {
     fn descriptors<'o>(&'o self, offered: &'o Offered) -> Vec<BorrowedFd<'o>> {
         let Offered { control, metrics, reached, .. } = offered;
         let sockets = [control, metrics, &reached.nbd, &reached.machine].into_iter().flatten();
-        let mount = self.ways.mount.iter().filter(|_| reached.mount.is_some());
+        let mount = self.exports.mount.iter().filter(|_| reached.mount.is_some());
         let image = self.image.file().as_fd();
         let sockets = sockets.map(|one| one.fd.as_fd());
         iter::once(image).chain(sockets).chain(mount.map(|(mount, _)| mount.device.as_fd())).collect()
@@ -349,10 +358,10 @@ impl Giver {
             // A scraper without a complete answer scrapes again.
             metrics.close(0, LEAVES);
         }
-        let at_rest = self.ways.hold(until).map_err(told)?;
+        let at_rest = self.exports.hold(until).map_err(told)?;
         rest.suspend(until)?;
         of.may_be_given_suspended(offered)?;
-        self.ways.let_go(&offered.reached, until).map_err(told)?;
+        self.exports.let_go(&offered.reached, until).map_err(told)?;
         at_rest.send(line, until).map_err(told)
     }
 
@@ -404,19 +413,19 @@ impl State<'_> {
 
 /// The pause of all exports; dropping it resumes them.
 struct Resting<'g> {
-    giver: &'g Giver,
+    old_server: &'g OldServer,
     mapping: &'g Mapping,
     suspended: bool,
 }
 
 impl<'g> Resting<'g> {
-    fn begin(giver: &'g Giver, of: &State<'g>, client: &Socket) -> Answer<Self> {
+    fn begin(old_server: &'g OldServer, of: &State<'g>, client: &Socket) -> Answer<Self> {
         of.may_be_given()?;
-        match &mut *giver.handing() {
+        match &mut *old_server.handing() {
             (at @ Handing::Prepares, socket) => (*at, *socket) = (Handing::Rests, Some(client.share())),
             _ => return Err(busy("it is being closed just now")),
         }
-        Ok(Self { giver, mapping: of.mapping, suspended: false })
+        Ok(Self { old_server, mapping: of.mapping, suspended: false })
     }
 
     fn suspend(&mut self, until: Instant) -> Answer {
@@ -434,8 +443,8 @@ impl Drop for Resting<'_> {
         {
             log::error!("handover: the volume was not handed over, and cannot be resumed: {e}");
         }
-        self.giver.ways.go_on();
-        if let Some(Gates { control, metrics }) = self.giver.gates.get() {
+        self.old_server.exports.go_on();
+        if let Some(Gates { control, metrics }) = self.old_server.gates.get() {
             control.open();
             metrics.iter().for_each(Gate::open);
         }

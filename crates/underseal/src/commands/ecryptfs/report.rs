@@ -14,7 +14,7 @@ use crate::progress::Progress;
 use crate::size;
 
 /// The report of progress and failures.
-pub(super) struct Told {
+pub(super) struct TreeReport {
     progress: Progress,
     shows: bool,
     /// The first failure, for the exit status.
@@ -24,7 +24,7 @@ pub(super) struct Told {
     failures: u64,
 }
 
-impl Told {
+impl TreeReport {
     pub(super) fn new(verb: &'static str, quiet: bool) -> Self {
         let progress = Progress::new(verb, None, quiet);
         Self { progress, shows: true, first: None, alike: true, failures: 0 }
@@ -59,7 +59,7 @@ impl Told {
     }
 }
 
-impl ProgressWatch for Told {
+impl ProgressWatch for TreeReport {
     fn advance(&mut self, bytes: u64) {
         self.progress.advance(bytes);
     }

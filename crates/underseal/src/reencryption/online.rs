@@ -23,7 +23,7 @@ const BEGINNING: Duration = Duration::from_secs(60);
 const ENDING: Duration = Duration::from_secs(60);
 
 /// The online reencryption of an open volume.
-pub(crate) struct Beside {
+pub(crate) struct OnlineReencryption {
     mapping: Arc<Mapping>,
     place: Arc<Place>,
     /// The volume's progress when it was opened.
@@ -58,7 +58,7 @@ enum Ended {
     Failed(String),
 }
 
-impl Beside {
+impl OnlineReencryption {
     /// For a volume in `place`, with the progress `stood` when it was opened.
     pub(crate) fn new(mapping: Arc<Mapping>, place: Place, stood: Option<Stood>) -> Self {
         let stood = stood.map(Reencryption::from);
@@ -176,7 +176,7 @@ impl Run {
     }
 }
 
-impl Reencrypter for Beside {
+impl Reencrypter for OnlineReencryption {
     fn start(&self, old: &Key, new: &Key, rate: Rate) -> std::result::Result<(), Refusal> {
         let begin = || {
             // A run in progress keeps the header locked.
@@ -234,7 +234,7 @@ impl Reencrypter for Beside {
     }
 }
 
-impl Beside {
+impl OnlineReencryption {
     /// Returns the keys that a client sent, if the header confirms them.
     fn keys(&self, old: &Key, new: &Key) -> Result<Keys> {
         if let Kept::State(..) = self.place.kept {

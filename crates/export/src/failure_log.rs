@@ -8,12 +8,12 @@ use underseal_datapath::{Error as Failure, ErrorKind as Kind};
 const LOGGED: u64 = 20;
 
 /// The rate-limited log of one stream of requests (the glossary's rate-limited log).
-pub(crate) struct Complaints {
+pub(crate) struct RateLimitedLog {
     of: &'static str,
     count: u64,
 }
 
-impl Complaints {
+impl RateLimitedLog {
     /// `of` names the stream in log lines: "this connection".
     pub(crate) fn new(of: &'static str) -> Self {
         Self { of, count: 0 }
@@ -44,8 +44,8 @@ mod tests {
 
     #[test]
     fn the_first_are_logged_and_then_every_thousandth() {
-        let mut complaints = Complaints::new("this test");
-        let logged: Vec<_> = (0..3000).filter_map(|_| complaints.next()).collect();
+        let mut failure_log = RateLimitedLog::new("this test");
+        let logged: Vec<_> = (0..3000).filter_map(|_| failure_log.next()).collect();
         assert_eq!(logged[..20], (1..=20).collect::<Vec<_>>());
         assert_eq!(logged[20..], [1000, 2000, 3000]);
     }

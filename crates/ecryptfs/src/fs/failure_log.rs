@@ -31,8 +31,8 @@ mod tests {
 
     #[test]
     fn the_first_are_logged_and_then_every_thousandth() {
-        let complaints = FailureLog::default();
-        let logged: Vec<_> = (0..3000).filter_map(|_| complaints.next()).collect();
+        let failure_log = FailureLog::default();
+        let logged: Vec<_> = (0..3000).filter_map(|_| failure_log.next()).collect();
         assert_eq!(logged[..20], (1..=20).collect::<Vec<_>>());
         assert_eq!(logged[20..], [1000, 2000, 3000]);
     }

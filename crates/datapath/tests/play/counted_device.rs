@@ -8,7 +8,7 @@ use underseal_device::{Blocking, Device};
 use underseal_integrity::Disk;
 use underseal_volume::{ReadAt, Target};
 
-pub(crate) struct Way {
+pub(crate) struct CountedDevice {
     device: Arc<dyn Device>,
     blocking: Mutex<Blocking>,
     block: u64,
@@ -16,7 +16,7 @@ pub(crate) struct Way {
     writes: Arc<AtomicBool>,
 }
 
-impl Way {
+impl CountedDevice {
     pub(crate) fn new(device: &Arc<dyn Device>, writes: Arc<AtomicBool>) -> Self {
         let blocking = Mutex::new(Blocking::new(&**device).unwrap());
         let block = u64::from(device.geometry().block.max(512));
@@ -39,7 +39,7 @@ fn to_usize(n: u64) -> usize {
     usize::try_from(n).unwrap()
 }
 
-impl ReadAt for Way {
+impl ReadAt for CountedDevice {
     fn size(&self) -> io::Result<u64> {
         Ok(self.device.geometry().size)
     }
@@ -52,7 +52,7 @@ impl ReadAt for Way {
     }
 }
 
-impl Disk for Way {
+impl Disk for CountedDevice {
     fn size(&self) -> io::Result<u64> {
         Ok(self.device.geometry().size)
     }
@@ -70,7 +70,7 @@ impl Disk for Way {
     }
 }
 
-impl Target for Way {
+impl Target for CountedDevice {
     fn write_all_at(&self, new: &[u8], offset: u64) -> io::Result<()> {
         let (from, mut bytes, at) = self.around(offset, new.len())?;
         self.writes.store(true, SeqCst);

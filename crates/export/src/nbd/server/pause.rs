@@ -61,12 +61,12 @@ pub(super) struct Hold {
     is_held: AtomicBool,
     /// True while no client is accepted; locked during an accept.
     closed: Mutex<bool>,
-    laid_down: Mutex<BTreeMap<Id, LaidDown>>,
+    paused: Mutex<BTreeMap<Id, PausedConnection>>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct LaidDown {
+struct PausedConnection {
     negotiated: Negotiated,
     ahead: Bytes,
     owed: Bytes,
@@ -131,8 +131,8 @@ impl Holder {
         hold.is_held.store(true, Ordering::SeqCst);
         loop {
             let late = {
-                let laid_down = lock(&hold.laid_down);
-                clients.serving().into_iter().find(|(id, _)| !laid_down.contains_key(id))
+                let paused = lock(&hold.paused);
+                clients.serving().into_iter().find(|(id, _)| !paused.contains_key(id))
             };
             let Some((_, peer)) = late else { break };
             if Instant::now() >= until {
@@ -157,7 +157,7 @@ impl Holder {
         hold.is_held.store(false, Ordering::SeqCst);
         let end = Instant::now() + GOING_ON;
         // A connection that resumes removes its stored state.
-        while !lock(&hold.laid_down).is_empty() && Instant::now() < end {
+        while !lock(&hold.paused).is_empty() && Instant::now() < end {
             handler.rouse();
             hold.wait(AGAIN);
         }
@@ -184,21 +184,21 @@ impl Hold {
         if *closed { Some(Duration::from_millis(10)) } else { accept() }
     }
 
-    pub(super) fn lay_down(&self, id: Id, negotiated: Negotiated, ahead: Bytes, owed: Bytes) {
-        lock(&self.laid_down).insert(id, LaidDown { negotiated, ahead, owed });
+    pub(super) fn add_paused(&self, id: Id, negotiated: Negotiated, ahead: Bytes, owed: Bytes) {
+        lock(&self.paused).insert(id, PausedConnection { negotiated, ahead, owed });
         self.changed.notify_all();
     }
 
-    pub(super) fn take_up(&self, id: Id) {
-        lock(&self.laid_down).remove(&id);
+    pub(super) fn remove_paused(&self, id: Id) {
+        lock(&self.paused).remove(&id);
         self.changed.notify_all();
     }
 
     fn carried(&self, sockets: &BTreeMap<Id, Socket>) -> Vec<Carried> {
         // The entries are kept: the connections remain this process's until the new server has
         // them.
-        let laid_down = lock(&self.laid_down);
-        let with_socket = laid_down.iter().filter_map(|(id, one)| Some((one, sockets.get(id)?)));
+        let paused = lock(&self.paused);
+        let with_socket = paused.iter().filter_map(|(id, one)| Some((one, sockets.get(id)?)));
         let carried = with_socket.map(|(one, socket)| Carried {
             socket: socket.share(),
             negotiated: one.negotiated.clone(),
@@ -209,7 +209,7 @@ impl Hold {
     }
 
     fn wait(&self, limit: Duration) {
-        drop(self.changed.wait_timeout(lock(&self.laid_down), limit));
+        drop(self.changed.wait_timeout(lock(&self.paused), limit));
     }
 }
 

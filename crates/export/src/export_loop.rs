@@ -1,5 +1,5 @@
 //! The loop of every thread that serves a volume: the rules common to all exports are here, and the
-//! trait [`Door`] has the differences between exports.
+//! trait [`ExportLoop`] has the differences between exports.
 //!
 //! ```text
 //!   turn:  orders --> take, take, .. --> poll --> answer, .. --> hand over --> over? --> sleep
@@ -40,7 +40,7 @@ const PAUSE: u32 = 32;
 /// The most requests of one turn.
 const TURN: usize = 256;
 
-/// The result of [`Door::take`].
+/// The result of [`ExportLoop::take`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Took {
     /// A request is in flight or answered; this number of its bytes counts towards [`HAND_OVER`].
@@ -64,7 +64,7 @@ pub(crate) struct Wake {
 }
 
 /// An export's stream of requests, over one queue, on one thread.
-pub(crate) trait Door {
+pub(crate) trait ExportLoop {
     /// The error that ends the loop early.
     type Error: From<io::Error>;
 
@@ -127,37 +127,37 @@ enum Pace {
 }
 
 /// Serves until the export is over.
-pub(crate) fn serve<D: Door>(door: &mut D) -> Result<(), D::Error> {
-    let mut lookouts = Lookouts::new(door.queue().busy_poll());
+pub(crate) fn serve<D: ExportLoop>(export_loop: &mut D) -> Result<(), D::Error> {
+    let mut lookouts = Lookouts::new(export_loop.queue().busy_poll());
     loop {
-        door.begin_turn()?;
-        let pace = take_requests(door)?;
+        export_loop.begin_turn()?;
+        let pace = take_requests(export_loop)?;
         // Unless work has to be done first, the wait submits in the same system call.
-        if pace == Pace::More || door.owes() {
-            door.queue().poll()?;
+        if pace == Pace::More || export_loop.owes() {
+            export_loop.queue().poll()?;
         }
-        let all = answer_requests(door)?;
-        let shown = door.hand_over()?;
-        if shown && door.is_over() {
+        let all = answer_requests(export_loop)?;
+        let shown = export_loop.hand_over()?;
+        if shown && export_loop.is_over() {
             return Ok(());
         }
         match pace {
-            Pace::More => door.queue().woken(),
+            Pace::More => export_loop.queue().woken(),
             // No request is in flight, so the answers just given have made room for the next
             // request.
-            Pace::Stalled if shown && door.queue().in_flight() == 0 => {}
+            Pace::Stalled if shown && export_loop.queue().in_flight() == 0 => {}
             // The client has just made room: no event would wake this thread for the answers that
             // are left.
             _ if shown && !all => {}
-            _ => sleep(door, &mut lookouts, Wake { requests: pace == Pace::Drained, room: !shown })?,
+            _ => sleep(export_loop, &mut lookouts, Wake { requests: pace == Pace::Drained, room: !shown })?,
         }
     }
 }
 
-fn take_requests<D: Door>(door: &mut D) -> Result<Pace, D::Error> {
+fn take_requests<D: ExportLoop>(export_loop: &mut D) -> Result<Pace, D::Error> {
     let mut bytes = 0;
     for _ in 0..TURN {
-        bytes += match door.take()? {
+        bytes += match export_loop.take()? {
             Took::Request(bytes) => bytes,
             Took::Pause => return Ok(Pace::More),
             Took::Nothing => return Ok(Pace::Drained),
@@ -165,10 +165,10 @@ fn take_requests<D: Door>(door: &mut D) -> Result<Pace, D::Error> {
         };
         // Work that waits for this thread is not done yet, so that the queue sees the whole
         // backlog.
-        while let Some(completion) = door.queue().next_ready() {
-            door.answer(completion)?;
+        while let Some(completion) = export_loop.queue().next_ready() {
+            export_loop.answer(completion)?;
         }
-        if bytes >= HAND_OVER || door.is_due() {
+        if bytes >= HAND_OVER || export_loop.is_due() {
             break;
         }
     }
@@ -177,10 +177,10 @@ fn take_requests<D: Door>(door: &mut D) -> Result<Pace, D::Error> {
 
 /// Sends the client its answers while the queue works on. Returns false when answers are left
 /// because the client accepts no more.
-fn answer_requests<D: Door>(door: &mut D) -> Result<bool, D::Error> {
-    while let Some(completion) = door.queue().next_completion() {
-        door.answer(completion)?;
-        if door.is_due() && !door.hand_over()? {
+fn answer_requests<D: ExportLoop>(export_loop: &mut D) -> Result<bool, D::Error> {
+    while let Some(completion) = export_loop.queue().next_completion() {
+        export_loop.answer(completion)?;
+        if export_loop.is_due() && !export_loop.hand_over()? {
             return Ok(false);
         }
     }
@@ -211,40 +211,49 @@ impl Lookouts {
 }
 
 /// Sleeps, unless an event has arrived during the turn or just now.
-pub(crate) fn sleep<D: Door>(door: &mut D, lookouts: &mut Lookouts, wake: Wake) -> Result<(), D::Error> {
-    if door.hear()? {
-        return come_back(door);
+pub(crate) fn sleep<D: ExportLoop>(
+    export_loop: &mut D,
+    lookouts: &mut Lookouts,
+    wake: Wake,
+) -> Result<(), D::Error> {
+    if export_loop.hear()? {
+        return come_back(export_loop);
     }
-    let below = door.queue().in_flight() > 0;
+    let below = export_loop.queue().in_flight() > 0;
     let lookout = lookouts.of(wake, below);
     let looks = lookout.begins(Instant::now());
     // Looks first: registering for a wakeup costs the client time.
-    if looks && D::LOOKS && look(door, lookout, wake, below)? {
-        return come_back(door);
+    if looks && D::LOOKS && look(export_loop, lookout, wake, below)? {
+        return come_back(export_loop);
     }
-    if door.listen(wake)? {
-        return come_back(door);
+    if export_loop.listen(wake)? {
+        return come_back(export_loop);
     }
-    if looks && !D::LOOKS && look(door, lookout, wake, true)? {
-        return come_back(door);
+    if looks && !D::LOOKS && look(export_loop, lookout, wake, true)? {
+        return come_back(export_loop);
     }
-    door.queue().wait()?;
+    export_loop.queue().wait()?;
     lookout.ends(Instant::now());
-    door.hear().map(drop)
+    export_loop.hear().map(drop)
 }
 
 /// Ends a wait early.
-fn come_back<D: Door>(door: &mut D) -> Result<(), D::Error> {
-    door.queue().woken();
-    door.queue().poll()?;
-    door.hear().map(drop)
+fn come_back<D: ExportLoop>(export_loop: &mut D) -> Result<(), D::Error> {
+    export_loop.queue().woken();
+    export_loop.queue().poll()?;
+    export_loop.hear().map(drop)
 }
 
 /// Looks for requests, and for events in the ring. Returns true when one has arrived.
-fn look<D: Door>(door: &mut D, lookout: &mut Lookout, wake: Wake, in_ring: bool) -> Result<bool, D::Error> {
+fn look<D: ExportLoop>(
+    export_loop: &mut D,
+    lookout: &mut Lookout,
+    wake: Wake,
+    in_ring: bool,
+) -> Result<bool, D::Error> {
     let for_requests = D::LOOKS && wake.requests;
     loop {
-        if for_requests && door.look()? || in_ring && door.queue().look()? {
+        if for_requests && export_loop.look()? || in_ring && export_loop.queue().look()? {
             lookout.ends(Instant::now());
             return Ok(true);
         }

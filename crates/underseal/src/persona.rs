@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// The persona's words, and its number of attempts.
 #[derive(Debug)]
-pub(crate) struct Manner {
+pub(crate) struct Persona {
     /// The request to retype a passphrase; not used for programs.
     pub(crate) again: &'static str,
     /// The message that a passphrase opened no keyslot.
@@ -43,7 +43,7 @@ pub(crate) enum Keyslot {
     Removed(u32),
 }
 
-impl Manner {
+impl Persona {
     const OWN: Self = Self {
         again: "The same again: ",
         wrong: "No keyslot opens with this passphrase.",
@@ -118,15 +118,15 @@ impl Manner {
     }
 }
 
-static MANNER: OnceLock<Manner> = OnceLock::new();
+static MANNER: OnceLock<Persona> = OnceLock::new();
 
 /// Returns the persona of this process.
-pub(crate) fn manner() -> &'static Manner {
-    MANNER.get_or_init(|| Manner::OWN)
+pub(crate) fn persona() -> &'static Persona {
+    MANNER.get_or_init(|| Persona::OWN)
 }
 
 /// Sets the persona of this process, before its first message.
-pub(crate) fn speak(manner: Manner) {
+pub(crate) fn speak(persona: Persona) {
     // The first one stays.
-    let _ = MANNER.set(manner);
+    let _ = MANNER.set(persona);
 }

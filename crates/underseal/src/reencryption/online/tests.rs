@@ -20,15 +20,15 @@ fn device(file: &File) -> FileDevice {
 }
 
 /// A volume that is open with an unfinished reencryption.
-fn open(file: &File, key: &VolumeKey) -> Beside {
+fn open(file: &File, key: &VolumeKey) -> OnlineReencryption {
     open_at(file, key, Where::Image(Arc::new(device(file))))
 }
 
 /// The same, whose reencryption uses the files in `place`.
-fn open_at(file: &File, key: &VolumeKey, place: Where) -> Beside {
+fn open_at(file: &File, key: &VolumeKey, place: Where) -> OnlineReencryption {
     let volume = Header::read(file).unwrap().activate(key, SIZE, &ActivateOptions::default()).unwrap();
     let place = Place::open(place, Kept::Header { apart: None, allow_null: false }, false);
-    Beside::new(Arc::new(Mapping::new(volume, Arc::new(device(file))).unwrap()), place, None)
+    OnlineReencryption::new(Arc::new(Mapping::new(volume, Arc::new(device(file))).unwrap()), place, None)
 }
 
 fn is_untouched(file: &File, key: &VolumeKey) -> bool {
@@ -144,7 +144,7 @@ impl Channel for BrokenChannel {
 }
 
 /// Runs the reencryption to its end, and returns the end.
-fn run_to_its_end(beside: &Beside, key: &VolumeKey) -> std::result::Result<Ended, Refusal> {
+fn run_to_its_end(beside: &OnlineReencryption, key: &VolumeKey) -> std::result::Result<Ended, Refusal> {
     beside.start(key.key(), key.other().unwrap(), Rate::Full)?;
     Ok(beside.last().unwrap().wait(underseal_testing::PATIENCE).expect("it ends"))
 }

@@ -10,7 +10,7 @@ use crate::{Error, ErrorKind, Result};
 
 /// The parameters of a segment's cipher, without the key.
 #[derive(Debug, Clone)]
-pub struct Recipe {
+pub struct CipherParameters {
     /// Cipher, chain mode and IV generator.
     pub cipher: CipherSpec,
     /// The size of the sectors.
@@ -23,7 +23,7 @@ pub struct Recipe {
     pub integrity: Option<Integrity>,
 }
 
-impl Recipe {
+impl CipherParameters {
     /// Returns the parameters of a cipher whose IVs count sectors of 512 bytes, under a key of
     /// `key_size` bytes.
     pub fn new(cipher: &CipherSpec, sector_size: SectorSize, key_size: usize) -> Self {
@@ -56,7 +56,7 @@ impl Recipe {
 pub(crate) fn null(sector_size: SectorSize) -> Result<Arc<dyn SectorCipher>> {
     let spec: CipherSpec = "cipher_null-ecb".parse().expect("a constant that parses");
     let none = Key::zeroed(0).map_err(|e| cipher_error(&spec, e))?;
-    Recipe::new(&spec, sector_size, 0).build(&none)
+    CipherParameters::new(&spec, sector_size, 0).build(&none)
 }
 
 /// Converts a cipher's error to this crate's error.

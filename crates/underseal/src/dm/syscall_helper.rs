@@ -34,9 +34,9 @@ use underseal_dm::{DeviceNumber, Error, Family, LoopStep, LoopWork, LoopWorker, 
 use underseal_export::control::Line;
 use underseal_export::net::Socket;
 
-pub(super) use self::work::{ApartOutcome, ApartWork};
-use super::patient_line::PatientLine;
+pub(super) use self::work::{HelperOutcome, HelperWork};
 use super::server::lock_memory;
+use super::timed_line::TimedLine;
 use crate::error::Error as Failure;
 use crate::exit::Exit;
 
@@ -68,7 +68,7 @@ pub(crate) fn run(lock: bool) -> crate::error::Result<()> {
     let socket = io::stdin().as_fd().try_clone_to_owned();
     let socket = socket.map_err(|e| Failure::new(Exit::Failed, "stdin cannot be used").because(&e))?;
     let line = Line::new(Socket::from(socket));
-    while let Ok(heard) = line.receive::<ApartWork>(Instant::now() + LONG) {
+    while let Ok(heard) = line.receive::<HelperWork>(Instant::now() + LONG) {
         let (outcome, fds) = heard.message.run(heard.fds);
         let fds_sent: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         // The next back end finds the device as it is now.
@@ -81,22 +81,22 @@ pub(crate) fn run(lock: bool) -> crate::error::Result<()> {
 
 /// The processes that make system calls which may hang.
 #[derive(Clone)]
-pub(super) struct Apart(Arc<Inner>);
+pub(super) struct SyscallHelpers(Arc<Inner>);
 
 struct Inner {
     program: PathBuf,
     log: PathBuf,
     family: Family,
-    idle: Mutex<Vec<(ApartProcess, Instant)>>,
+    idle: Mutex<Vec<(SyscallHelper, Instant)>>,
     /// A helper is there whose memory is locked.
     has_locked: AtomicBool,
     /// The subjects that hang, with the work that follows when they no longer do.
-    hangs: Mutex<BTreeMap<String, Vec<ApartWork>>>,
+    hangs: Mutex<BTreeMap<String, Vec<HelperWork>>>,
 }
 
 /// A process that waits for work, or does some.
-struct ApartProcess {
-    line: PatientLine,
+struct SyscallHelper {
+    line: TimedLine,
     process: Process,
     /// The process stays in memory: it takes a while to start.
     locked: bool,
@@ -104,12 +104,12 @@ struct ApartProcess {
 
 /// The end of a wait for an answer.
 enum HeardAnswer {
-    Answer(ApartOutcome, Vec<OwnedFd>),
-    Hangs(ApartProcess),
+    Answer(HelperOutcome, Vec<OwnedFd>),
+    Hangs(SyscallHelper),
     Killed,
 }
 
-impl Apart {
+impl SyscallHelpers {
     /// `program` is this command, `log` the back end's log.
     pub(super) fn new(program: PathBuf, log: PathBuf, family: Family) -> Self {
         let (idle, has_locked, hangs) = (Mutex::default(), AtomicBool::new(false), Mutex::default());
@@ -119,10 +119,10 @@ impl Apart {
     /// Does something, and waits for it for so long.
     pub(super) fn run(
         &self,
-        work: &ApartWork,
+        work: &HelperWork,
         fds: &[BorrowedFd<'_>],
         within: Duration,
-    ) -> Result<(ApartOutcome, Vec<OwnedFd>)> {
+    ) -> Result<(HelperOutcome, Vec<OwnedFd>)> {
         self.still_hangs(work)?;
         for _ in 0..TRIES {
             match self.hear(self.begin(work, fds)?, within) {
@@ -140,7 +140,7 @@ impl Apart {
     }
 
     /// Has a helper begin with something.
-    fn begin(&self, work: &ApartWork, fds: &[BorrowedFd<'_>]) -> Result<ApartProcess> {
+    fn begin(&self, work: &HelperWork, fds: &[BorrowedFd<'_>]) -> Result<SyscallHelper> {
         // All helpers that waited may have been killed.
         for _ in 0..MOST_IDLE + TRIES {
             let mut helper = self.helper()?;
@@ -154,7 +154,7 @@ impl Apart {
 
     /// Closes a device where that may hang: the last one to close it writes the kernel's pages.
     pub(super) fn close(&self, number: DeviceNumber, file: File) {
-        let work = ApartWork::Close { number };
+        let work = HelperWork::Close { number };
         let begun = self.begin(&work, &[file.as_fd()]);
         // The helper closes it after this process.
         drop(file);
@@ -168,7 +168,7 @@ impl Apart {
     /// device that is to go on may have the disk that another would come from.
     pub(super) fn trim(&self) {
         let mut idle = self.idle();
-        let is_old = |(helper, since): &(ApartProcess, Instant)| !helper.locked && since.elapsed() > IDLE;
+        let is_old = |(helper, since): &(SyscallHelper, Instant)| !helper.locked && since.elapsed() > IDLE;
         let (old, young): (Vec<_>, Vec<_>) = std::mem::take(&mut *idle).into_iter().partition(is_old);
         *idle = young;
         drop(idle);
@@ -176,23 +176,23 @@ impl Apart {
     }
 
     /// Refuses work on a subject that hangs. A device is given back when it no longer does.
-    fn still_hangs(&self, work: &ApartWork) -> Result<()> {
+    fn still_hangs(&self, work: &HelperWork) -> Result<()> {
         let mut hangs = self.hangs();
         let Some(later) = hangs.get_mut(&work.subject()) else { return Ok(()) };
-        if matches!(work, ApartWork::Loop(work) if work.step() == LoopStep::GiveBack) {
+        if matches!(work, HelperWork::Loop(work) if work.step() == LoopStep::GiveBack) {
             later.push(work.clone());
         }
         Err(Error::new(Errno::BUSY, format!("{}: an earlier step has not ended", work.subject())))
     }
 
     /// A helper that waits for work, or another one.
-    fn helper(&self) -> Result<ApartProcess> {
+    fn helper(&self) -> Result<SyscallHelper> {
         if let Some((helper, _)) = self.idle().pop() {
             return Ok(helper);
         }
         let failed = |e: io::Error| Error::system("a process apart cannot be started", &e);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
-        let line = PatientLine::new(ours).map_err(failed)?;
+        let line = TimedLine::new(ours).map_err(failed)?;
         let mut command = Command::new(&self.0.program);
         if let Ok(log) = File::options().append(true).open(&self.0.log) {
             command.stderr(log);
@@ -207,12 +207,12 @@ impl Apart {
             failed(e)
         })?;
         self.0.family.add(process.id());
-        Ok(ApartProcess { line, process, locked })
+        Ok(SyscallHelper { line, process, locked })
     }
 
     /// Waits for an answer.
-    fn hear(&self, mut helper: ApartProcess, within: Duration) -> HeardAnswer {
-        match helper.line.receive::<ApartOutcome>(Instant::now() + within) {
+    fn hear(&self, mut helper: SyscallHelper, within: Duration) -> HeardAnswer {
+        match helper.line.receive::<HelperOutcome>(Instant::now() + within) {
             Ok(heard) => {
                 self.keep(helper);
                 HeardAnswer::Answer(heard.message, heard.fds)
@@ -226,7 +226,7 @@ impl Apart {
     }
 
     /// Goes on without a helper that hangs. Why its caller does.
-    fn wait_for(&self, helper: ApartProcess, work: &ApartWork, within: Duration) -> Error {
+    fn wait_for(&self, helper: SyscallHelper, work: &HelperWork, within: Duration) -> Error {
         self.hangs().insert(work.subject(), Vec::new());
         let (this, waited) = (self.clone(), work.clone());
         let wait = move || this.put_right(helper, &waited);
@@ -240,7 +240,7 @@ impl Apart {
     }
 
     /// Takes back a late step, and does the work that has waited for its subject.
-    fn put_right(&self, helper: ApartProcess, work: &ApartWork) {
+    fn put_right(&self, helper: SyscallHelper, work: &HelperWork) {
         let is_done = match self.hear(helper, LONG) {
             HeardAnswer::Answer(outcome, _) => outcome.accepted().inspect_err(|e| log::warn!("{e}")).is_ok(),
             // In the middle of it, perhaps.
@@ -264,7 +264,7 @@ impl Apart {
     }
 
     /// Does something whose caller has gone on.
-    fn run_late(&self, work: &ApartWork) -> Result<()> {
+    fn run_late(&self, work: &HelperWork) -> Result<()> {
         let done = self.begin(work, &[]).and_then(|helper| match self.hear(helper, LONG) {
             HeardAnswer::Answer(outcome, _) => outcome.accepted().map(drop),
             _ => Err(Error::new(Errno::IO, format!("{work}: the process that did it was killed"))),
@@ -272,7 +272,7 @@ impl Apart {
         done.inspect_err(|e| log::error!("{e}"))
     }
 
-    fn keep(&self, helper: ApartProcess) {
+    fn keep(&self, helper: SyscallHelper) {
         let mut idle = self.idle();
         if idle.len() < MOST_IDLE {
             idle.push((helper, Instant::now()));
@@ -283,8 +283,8 @@ impl Apart {
     }
 
     /// Waits for the end of a helper, which comes when its line is closed.
-    fn end(&self, helper: ApartProcess) {
-        let ApartProcess { line, mut process, locked } = helper;
+    fn end(&self, helper: SyscallHelper) {
+        let SyscallHelper { line, mut process, locked } = helper;
         drop(line);
         self.0.has_locked.fetch_and(!locked, Ordering::Relaxed);
         let family = self.0.family.clone();
@@ -298,16 +298,16 @@ impl Apart {
         }
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<(ApartProcess, Instant)>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<(SyscallHelper, Instant)>> {
         self.0.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hangs(&self) -> MutexGuard<'_, BTreeMap<String, Vec<ApartWork>>> {
+    fn hangs(&self) -> MutexGuard<'_, BTreeMap<String, Vec<HelperWork>>> {
         self.0.hangs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl LoopWorker for Apart {
+impl LoopWorker for SyscallHelpers {
     fn take(&self, work: LoopWork) -> Result<bool> {
         let within = match work.step() {
             LoopStep::Look => LOOK,
@@ -315,8 +315,8 @@ impl LoopWorker for Apart {
             LoopStep::Detach(_) | LoopStep::GiveBack => LEAVES,
             _ => STEP,
         };
-        match self.run(&ApartWork::Loop(work), &[], within)? {
-            (ApartOutcome::Done { yes }, _) => Ok(yes),
+        match self.run(&HelperWork::Loop(work), &[], within)? {
+            (HelperOutcome::Done { yes }, _) => Ok(yes),
             _ => Err(nonsense()),
         }
     }

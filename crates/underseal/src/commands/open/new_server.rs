@@ -18,7 +18,7 @@ use underseal_datapath::Policy;
 use underseal_device::{FileDevice, OpenOptions};
 use underseal_export::control::status::Format;
 use underseal_export::control::{
-    Asking, Client, Described, Given, Line, Name, Offer, PROTOCOL, Reencrypter, Reply, Request, Ways,
+    Asking, Client, Described, Given, Line, Name, Offer, PROTOCOL, Reencrypter, Reply, Request, ServerExports,
 };
 use underseal_export::fuse::{CarriedMount, FuseHolder, FuseServer, MountPoint};
 use underseal_export::nbd::{Bytes, Carried, Server};
@@ -27,8 +27,10 @@ use underseal_export::ublk::{UblkHolder, UblkServer};
 use underseal_export::vhost_user::{VhostUserHolder, VhostUserServer};
 use underseal_volume::ReencryptionLock;
 
-use super::serve::{Last, Stoppers, Watch, Way, until_stopped};
-use super::{control, for_clients, fuse_config, giver, nbd_server, reencrypter, sandbox, tls, vhost_user};
+use super::serve::{Last, RunningExport, Stoppers, Watch, until_stopped};
+use super::{
+    control, for_clients, fuse_config, nbd_server, old_server, reencrypter, sandbox, tls, vhost_user,
+};
 use crate::cli::{Cli, Command, OpenArgs, UpgradeArgs};
 use crate::commands::control::{connect, failed, refused};
 use crate::error::{Error, Result};
@@ -99,12 +101,12 @@ struct Prepared {
     /// The file below a loop device, which the old server has locked still.
     below: Option<FileBelow>,
     mapping: Arc<underseal_datapath::Mapping>,
-    beside: Option<Arc<crate::reencryption::beside::Beside>>,
+    beside: Option<Arc<crate::reencryption::online::OnlineReencryption>>,
     /// Locks that exclude reencryptions by other programs, where this process cannot reencrypt.
     kept: Vec<ReencryptionLock>,
     server: Option<Server>,
     /// The mount's export, and the means to resume its threads.
-    ways: Vec<Way>,
+    exports: Vec<RunningExport>,
     held: Option<FuseHolder>,
     ublk: Option<(UblkHolder, TimeLimit)>,
     machine: Option<VhostUserHolder>,
@@ -219,23 +221,24 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
     let limited = device.clone().map(|device| Ok::<_, Error>((device, limit()?))).transpose()?;
     let server = if nbd.is_empty() { None } else { Some(nbd_server(&args.serve, tls, nbd, &mapping)?) };
     let holder = server.as_ref().map(Server::holder);
-    let mount = giver::mount(fuse.as_ref())?;
+    let mount = old_server::mount(fuse.as_ref())?;
     let machine = vhost_user::take_over(&args.serve.vhost_user, machine, &args.volume.image, &mapping)?;
     let front = machine.as_ref().map(VhostUserServer::holder);
-    let serving = giver::Serving {
+    let serving = old_server::Serving {
         image: file,
         unfinished: false,
         layers: false,
         header: lower.get(1).cloned(),
-        ways: Ways { nbd: holder, mount, ublk: device.clone(), machine: front.clone() },
+        exports: ServerExports { nbd: holder, mount, ublk: device.clone(), machine: front.clone() },
     };
-    let giver = giver::of(&args.serve, serving, Ok(origin));
-    let gives = giver.as_ref().ok().cloned();
+    let old_server = old_server::of(&args.serve, serving, Ok(origin));
+    let handover = old_server.as_ref().ok().cloned();
     let held = fuse.as_ref().map(FuseServer::holder);
     let transport = fuse.as_ref().map(|server| server.transport().clone());
-    let others = machine.map(Way::from).into_iter().chain(ublk.map(Way::from));
-    let ways: Vec<_> = fuse.map(|server| Way::of_mount(server, None)).into_iter().chain(others).collect();
-    let stoppers = Stoppers::of(&ways, &mapping, gives.clone());
+    let others = machine.map(RunningExport::from).into_iter().chain(ublk.map(RunningExport::from));
+    let exports: Vec<_> =
+        fuse.map(|server| RunningExport::of_mount(server, None)).into_iter().chain(others).collect();
+    let stoppers = Stoppers::of(&exports, &mapping, handover.clone());
     let in_force = Arc::new(OnceLock::new());
     let image = std::path::PathBuf::from(image);
     let described = Described {
@@ -254,7 +257,7 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
         addresses: addresses.clone(),
         transport,
         reencrypter: told,
-        giver,
+        old_server,
     };
     let stoppers = match &server {
         Some(server) => stoppers.with(server.stopper()),
@@ -264,9 +267,9 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
         let stoppers = stoppers.clone();
         move || stoppers.stop()
     };
-    let tell_size = ways.iter().filter_map(Way::tells_size).collect();
+    let tell_size = exports.iter().filter_map(RunningExport::tells_size).collect();
     let sides = control::go_on((control, metrics), described, opening, &mapping, tell_size, stop)?;
-    giver::gates(gives.as_deref(), &sides);
+    old_server::gates(handover.as_deref(), &sides);
     let pid_file = args
         .serve
         .pid_file
@@ -284,7 +287,7 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
         beside,
         kept,
         server,
-        ways,
+        exports,
         held,
         ublk: limited,
         machine: front,
@@ -300,7 +303,7 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
 impl Prepared {
     /// Takes the volume with the commit word, and serves it until its end.
     fn serve(self, name: &Name, line: Line, mut child: daemon::Child, quiet: bool) -> Result<()> {
-        let Self { args, mapping, beside, server, ways, held, ublk, machine, stoppers, .. } = self;
+        let Self { args, mapping, beside, server, exports, held, ublk, machine, stoppers, .. } = self;
         let Self { sides, watch, pid_file, addresses, code, kept, below, .. } = self;
         let at = |e: underseal_export::Error| Error::from(e).within(name);
         line.send(&Asking::Ready, &[], &[], Instant::now() + PATIENCE).map_err(at)?;
@@ -350,7 +353,8 @@ impl Prepared {
             log::error!("{}", e.what());
             None
         }));
-        let ways: Vec<Way> = server.into_iter().map(Way::from).chain(ways).collect();
+        let exports: Vec<RunningExport> =
+            server.into_iter().map(RunningExport::from).chain(exports).collect();
         watch.serves(&stoppers);
         gates.iter().for_each(|gate| gate.open());
         let lost = stoppers.clone();
@@ -370,7 +374,7 @@ impl Prepared {
         memory::give_back(&code);
         log::info!("taken over: {name}");
         let last = Last { reencrypter: beside.as_deref(), layers: &[] };
-        let ended = until_stopped(ways, &mapping, &stoppers, sides, &last, &watch);
+        let ended = until_stopped(exports, &mapping, &stoppers, sides, &last, &watch);
         drop(kept);
         ended
     }

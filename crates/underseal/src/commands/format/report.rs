@@ -15,7 +15,7 @@ use crate::size;
 
 /// The contents of `--json`. Fields are added, never changed.
 #[derive(Serialize)]
-struct Told<'a> {
+struct FormatReport<'a> {
     image: &'a Path,
     #[serde(rename = "type")]
     kind: &'a str,
@@ -35,7 +35,7 @@ struct Told<'a> {
     uuid: Option<&'a str>,
 }
 
-impl<'a> Told<'a> {
+impl<'a> FormatReport<'a> {
     fn new(args: &'a FormatArgs, image_size: u64, plain_size: u64) -> Self {
         let kind = match args.kind {
             NewType::Luks2 => "luks2",
@@ -62,8 +62,8 @@ impl<'a> Told<'a> {
 /// Reports how large an image has to be.
 pub(super) fn needed(args: &FormatArgs, needed: Needed) -> Result<()> {
     if args.json {
-        let told = Told::new(args, needed.image, needed.plain);
-        return print_json(&Told { made: false, data_offset: needed.data_offset, ..told });
+        let told = FormatReport::new(args, needed.image, needed.plain);
+        return print_json(&FormatReport { made: false, data_offset: needed.data_offset, ..told });
     }
     print(&format!("{}\n", needed.image))
 }
@@ -74,11 +74,11 @@ pub(super) fn made(args: &FormatArgs, quiet: bool, made: &Header, image_size: u6
     let sector_size = info.segments.first().and_then(|segment| segment.sector_size).unwrap_or(512);
     if args.json {
         let uuid = info.uuid.to_string();
-        return print_json(&Told {
+        return print_json(&FormatReport {
             data_offset: made.data_offset(),
             sector_size: Some(sector_size),
             uuid: Some(&uuid),
-            ..Told::new(args, image_size, data)
+            ..FormatReport::new(args, image_size, data)
         });
     }
     let with_header = args.header.as_ref().map(|path| format!(" --header {}", shown(path)));
@@ -104,7 +104,7 @@ pub(super) fn file(args: &FormatArgs, quiet: bool, image_size: u64) -> Result<()
     if args.json {
         let data_offset = args.data_offset.unwrap_or(0);
         let plain_size = image_size.saturating_sub(data_offset);
-        return print_json(&Told { data_offset, ..Told::new(args, image_size, plain_size) });
+        return print_json(&FormatReport { data_offset, ..FormatReport::new(args, image_size, plain_size) });
     }
     say(
         quiet,
@@ -130,11 +130,11 @@ pub(super) fn veracrypt(
     let plain_size = data.end - data.start;
     if args.json {
         let cipher = chain.to_string();
-        return print_json(&Told {
+        return print_json(&FormatReport {
             data_offset: data.start,
             sector_size: Some(args.sector_size.unwrap_or(512) as usize),
             cipher,
-            ..Told::new(args, image_size, plain_size)
+            ..FormatReport::new(args, image_size, plain_size)
         });
     }
     let (kind, option) = match args.veracrypt.hidden_size {
