@@ -93,7 +93,7 @@ impl Controlled {
     /// Adds the old server's side of a handover, or the reason why the volume cannot be handed
     /// over.
     #[must_use]
-    pub fn with_giver(mut self, old_server: std::result::Result<Arc<OldServer>, String>) -> Self {
+    pub fn with_old_server(mut self, old_server: std::result::Result<Arc<OldServer>, String>) -> Self {
         self.old_server = old_server;
         self
     }

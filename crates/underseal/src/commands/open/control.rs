@@ -108,7 +108,7 @@ pub(super) fn start(
     let sandbox = sandbox.clone();
     let described = Described { name, image, opened, addresses, transport, sandbox };
     let volume = Controlled::new(described, known, mapping.clone(), tell_size, stop);
-    let volume = Arc::new(volume.with_reencrypter(reencrypter).with_giver(old_server));
+    let volume = Arc::new(volume.with_reencrypter(reencrypter).with_old_server(old_server));
     let control = listeners.map(|listeners| ControlServer::start(listeners, volume.clone())).transpose()?;
     let metrics = metrics.and_then(|found| {
         let started = found.listen().and_then(|listeners| {
@@ -132,7 +132,7 @@ pub(super) fn go_on(
 ) -> Result<Sides> {
     let Opening { known, reencrypter, old_server, .. } = opening;
     let volume = Controlled::new(described, known, mapping.clone(), tell_size, stop);
-    let volume = Arc::new(volume.with_reencrypter(reencrypter).with_giver(old_server));
+    let volume = Arc::new(volume.with_reencrypter(reencrypter).with_old_server(old_server));
     let control = Some(ControlServer::start_at(control, volume.clone(), false)?);
     let metrics = if metrics.is_empty() { None } else { Some(Metrics::start_at(metrics, volume, false)?) };
     Ok(Sides { control, metrics })
