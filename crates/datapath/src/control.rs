@@ -119,25 +119,25 @@ impl VolumeControl {
     }
 
     /// Adds a queue that opens.
-    pub(crate) fn register(&self, post: Arc<QueueInbox>) -> VolumeSettings {
+    pub(crate) fn register(&self, inbox: Arc<QueueInbox>) -> VolumeSettings {
         let mut state = self.state();
-        state.queues.push(post);
+        state.queues.push(inbox);
         state.settings.clone()
     }
 
     /// Removes a queue that closes.
-    pub(crate) fn unregister(&self, post: &Arc<QueueInbox>) {
+    pub(crate) fn unregister(&self, inbox: &Arc<QueueInbox>) {
         let mut state = self.state();
-        state.queues.retain(|other| !Arc::ptr_eq(other, post));
-        post.stats.add_to(&mut state.past);
+        state.queues.retain(|other| !Arc::ptr_eq(other, inbox));
+        inbox.stats.add_to(&mut state.past);
         drop(state);
         self.changed.notify_all();
     }
 
     /// Notes that a queue has settled under this version.
-    pub(crate) fn has_settled(&self, post: &QueueInbox, version: u32) {
+    pub(crate) fn has_settled(&self, inbox: &QueueInbox, version: u32) {
         let state = self.state();
-        post.set_quiet(version);
+        inbox.set_quiet(version);
         drop(state);
         self.changed.notify_all();
     }
@@ -193,7 +193,7 @@ impl VolumeControl {
         loop {
             let moves = state.moving.held > 0;
             let earlier = |at: u32| at.wrapping_sub(version) > u32::MAX / 2;
-            if !moves && !state.queues.iter().any(|post| earlier(post.quiet_at())) {
+            if !moves && !state.queues.iter().any(|inbox| earlier(inbox.quiet_at())) {
                 return Ok(());
             }
             let left = limit.saturating_sub(begun.elapsed());
@@ -352,15 +352,15 @@ impl VolumeControl {
 
     /// Wakes every queue's thread.
     pub(crate) fn rouse(&self) {
-        self.state().queues.iter().for_each(|post| post.rouse());
+        self.state().queues.iter().for_each(|inbox| inbox.rouse());
     }
 
     pub(crate) fn stats(&self) -> Stats {
         let state = self.state();
         let mut sum = state.past.clone();
-        for post in &state.queues {
-            post.stats.add_to(&mut sum);
-            post.stats.add_present(&mut sum);
+        for inbox in &state.queues {
+            inbox.stats.add_to(&mut sum);
+            inbox.stats.add_present(&mut sum);
         }
         sum
     }
@@ -370,22 +370,22 @@ impl VolumeControl {
     pub(crate) fn oldest_below(&self, limit: Duration) -> Option<LowerRequest> {
         let end = Instant::now() + limit;
         let mut state = self.state();
-        let asked: Vec<_> = state.queues.iter().filter(|post| post.stats.is_busy()).cloned().collect();
-        asked.iter().for_each(|post| post.ask());
-        while asked.iter().any(|post| post.oldest().is_none() && state.has(post)) {
+        let asked: Vec<_> = state.queues.iter().filter(|inbox| inbox.stats.is_busy()).cloned().collect();
+        asked.iter().for_each(|inbox| inbox.ask());
+        while asked.iter().any(|inbox| inbox.oldest().is_none() && state.has(inbox)) {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        asked.iter().filter(|post| state.has(post)).filter_map(|post| post.oldest().flatten()).min()
+        asked.iter().filter(|inbox| state.has(inbox)).filter_map(|inbox| inbox.oldest().flatten()).min()
     }
 
     /// Notes the oldest lower request of a queue that was asked for it.
-    pub(crate) fn has_looked(&self, post: &QueueInbox, oldest: Option<LowerRequest>) {
+    pub(crate) fn has_looked(&self, inbox: &QueueInbox, oldest: Option<LowerRequest>) {
         let state = self.state();
-        post.has_looked(oldest);
+        inbox.has_looked(oldest);
         drop(state);
         self.changed.notify_all();
     }
@@ -409,7 +409,7 @@ impl VolumeControl {
         self.version.store(version, Ordering::Release);
         // A client that sees the size and then submits meets no queue with an older size.
         self.size.store(size, Ordering::Release);
-        state.queues.iter().for_each(|post| post.rouse());
+        state.queues.iter().for_each(|inbox| inbox.rouse());
         self.changed.notify_all();
         version
     }
@@ -430,8 +430,8 @@ impl State {
     }
 
     /// True while a queue is registered.
-    fn has(&self, post: &Arc<QueueInbox>) -> bool {
-        self.queues.iter().any(|other| Arc::ptr_eq(other, post))
+    fn has(&self, inbox: &Arc<QueueInbox>) -> bool {
+        self.queues.iter().any(|other| Arc::ptr_eq(other, inbox))
     }
 
     fn put(&mut self, layout: Arc<Layout>, volume: Arc<Volume>) {

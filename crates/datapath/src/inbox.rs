@@ -26,7 +26,7 @@ pub(crate) enum QueueMessage {
 pub(crate) struct QueueInbox {
     mailbox: Mailbox<QueueMessage>,
     /// The wakeup that the queue's io_uring watches.
-    bell: Wakeup,
+    wakeup: Wakeup,
     /// The last settings version under which the queue had settled.
     quiet_at: AtomicU32,
     looks: Mutex<WaitSnapshot>,
@@ -52,7 +52,7 @@ impl QueueInbox {
     pub(crate) fn new(room: usize) -> std::io::Result<Self> {
         Ok(Self {
             mailbox: Mailbox::new(room),
-            bell: Wakeup::new()?,
+            wakeup: Wakeup::new()?,
             quiet_at: AtomicU32::new(0),
             looks: Mutex::default(),
             stats: QueueStats::new(),
@@ -60,34 +60,34 @@ impl QueueInbox {
     }
 
     /// Sends a message, from any thread.
-    pub(crate) fn send(&self, letter: QueueMessage) {
-        if self.mailbox.send(letter) {
-            self.bell.ring();
+    pub(crate) fn send(&self, message: QueueMessage) {
+        if self.mailbox.send(message) {
+            self.wakeup.ring();
         }
     }
 
     /// Makes the queue check the settings.
     pub(crate) fn rouse(&self) {
         if self.mailbox.rouse() {
-            self.bell.ring();
+            self.wakeup.ring();
         }
     }
 
     /// The descriptor that the queue's ring watches.
-    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    pub(crate) fn wakeup(&self) -> BorrowedFd<'_> {
+        self.wakeup.as_fd()
     }
 
     /// Resets the wakeup.
     pub(crate) fn heard(&self) {
-        self.bell.heard();
+        self.wakeup.heard();
     }
 
     pub(crate) fn take(&self, into: &mut VecDeque<QueueMessage>) {
         self.mailbox.take(into);
     }
 
-    pub(crate) fn has_letters(&self) -> bool {
+    pub(crate) fn has_messages(&self) -> bool {
         self.mailbox.has_items()
     }
 

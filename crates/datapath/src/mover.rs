@@ -136,7 +136,7 @@ pub(crate) enum LockWaiter {
 impl PartialEq for LockWaiter {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Request(post, slot), Self::Request(other, of)) => slot == of && Arc::ptr_eq(post, other),
+            (Self::Request(inbox, slot), Self::Request(other, of)) => slot == of && Arc::ptr_eq(inbox, other),
             (Self::Mover(turn), Self::Mover(other)) => Arc::ptr_eq(turn, other),
             _ => false,
         }
@@ -146,7 +146,7 @@ impl PartialEq for LockWaiter {
 impl Claimant for LockWaiter {
     fn granted(&self) {
         match self {
-            Self::Request(post, slot) => post.send(QueueMessage::Granted(*slot)),
+            Self::Request(inbox, slot) => inbox.send(QueueMessage::Granted(*slot)),
             Self::Mover(turn) => turn.comes(),
         }
     }

@@ -19,11 +19,13 @@
 mod adaptive;
 mod admit;
 mod lock;
+mod options;
 mod order;
 mod run;
 mod settings_versions;
 mod wait;
 
+pub use self::options::QueueOptions;
 pub use self::wait::SleepDecision;
 
 use std::collections::VecDeque;
@@ -44,27 +46,12 @@ use crate::slot::Slots;
 use crate::write_ordering::WriteOrdering;
 use crate::{Completion, Error, Mapping, Request, Result, SharedBytes, SharedOwner};
 
-/// The limits of a queue.
-#[derive(Debug, Clone, Copy)]
-pub struct QueueOptions {
-    /// Requests in flight at a time.
-    pub depth: u32,
-    /// The longest read or write, in bytes.
-    pub max_request: usize,
-}
-
-impl Default for QueueOptions {
-    fn default() -> Self {
-        Self { depth: 128, max_request: 32 << 20 }
-    }
-}
-
 /// Slots for one request: its parts, where it covers sectors in part, and itself.
 const SLOTS_EACH: u32 = 4;
 /// Slots for parts of requests that are shared among threads, for all requests together.
 const SHARED_PARTS: u32 = 64;
 /// The wakeup's number among the events of the ring.
-const BELL: u32 = u32::MAX;
+const WAKEUP: u32 = u32::MAX;
 
 /// A stream of requests, with its channels, ring, memory and requests in flight.
 ///
@@ -81,8 +68,8 @@ pub struct Queue {
     settings: VolumeSettings,
     /// The settings of requests in flight.
     settings_versions: SettingsVersions,
-    post: Arc<QueueInbox>,
-    letters: VecDeque<QueueMessage>,
+    inbox: Arc<QueueInbox>,
+    messages: VecDeque<QueueMessage>,
     /// A channel for each lower device, by the device's number.
     channels: Box<[Box<dyn Channel>]>,
     ring: Ring,
@@ -167,18 +154,18 @@ impl Queue {
         let longest = options.max_request.max(ZEROS.try_into().unwrap_or(usize::MAX)).saturating_add(edges);
         let tags = mapping.tags_for(longest as u64);
         let arena = Arena::new(longest.saturating_add(tags).saturating_mul(2)).map_err(lower)?;
-        let no_bell =
+        let no_wakeup =
             |e| Error::new(crate::ErrorKind::Lower, format!("no event descriptor for a queue: {e}"));
-        let post = Arc::new(QueueInbox::new(count as usize).map_err(no_bell)?);
-        ring.watch(post.bell(), POLLIN, BELL).map_err(no_bell)?;
-        let settings = mapping.control().register(post.clone());
+        let inbox = Arc::new(QueueInbox::new(count as usize).map_err(no_wakeup)?);
+        ring.watch(inbox.wakeup(), POLLIN, WAKEUP).map_err(no_wakeup)?;
+        let settings = mapping.control().register(inbox.clone());
         let depth = options.depth as usize;
         let mut queue = Self {
             _of_its_thread: PhantomData,
             settings_versions: SettingsVersions::new(&settings),
             settings,
-            letters: VecDeque::with_capacity(count as usize),
-            post,
+            messages: VecDeque::with_capacity(count as usize),
+            inbox,
             channels,
             ring,
             over: Vec::new(),
@@ -351,7 +338,7 @@ impl Queue {
     /// Notes that the export sent a reply at `sent` that was ready at `ready`.
     pub fn replied(&mut self, ready: Instant, sent: Instant) {
         let latency = sent.saturating_duration_since(ready);
-        self.post.stats.reply.record(crate::stats::nanos(latency), 1);
+        self.inbox.stats.reply.record(crate::stats::nanos(latency), 1);
     }
 
     /// Watches a descriptor of the export once: [`next_event`](Queue::next_event) returns `number`
@@ -464,7 +451,7 @@ impl Queue {
         let idle = if self.settings.suspended { self.requests as usize == paused } else { paused == 0 };
         if idle && self.settings_versions.old_are_over() {
             self.settled_at = self.settings.version;
-            self.mapping.control().has_settled(&self.post, self.settings.version);
+            self.mapping.control().has_settled(&self.inbox, self.settings.version);
         }
     }
 
@@ -500,6 +487,6 @@ impl Drop for Queue {
         for index in self.slots.locked() {
             self.unlock(index);
         }
-        self.mapping.control().unregister(&self.post);
+        self.mapping.control().unregister(&self.inbox);
     }
 }

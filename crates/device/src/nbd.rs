@@ -218,14 +218,14 @@ impl Device for NbdDevice {
     }
 
     fn channel(&self, _depth: u32) -> Result<Box<dyn Channel>> {
-        let no_bell = |e: std::io::Error| {
+        let no_wakeup = |e: std::io::Error| {
             Error::new(ErrorKind::Memory, "no event descriptor for a channel").with_source(e)
         };
-        let (link, bell) = match &self.single {
-            Some(link) => (link.clone(), Some(Arc::new(Wakeup::new().map_err(no_bell)?))),
+        let (link, wakeup) = match &self.single {
+            Some(link) => (link.clone(), Some(Arc::new(Wakeup::new().map_err(no_wakeup)?))),
             None => (Arc::new(NbdLink::new(self.shared.clone())), None),
         };
-        let channel = NbdChannel::new(self.shared.clone(), link, bell);
+        let channel = NbdChannel::new(self.shared.clone(), link, wakeup);
         Ok(Box::new(Sticky::new(channel, self.shared.losses.clone())))
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::{Mailbox, POLLIN, Ring, RingToken, Wakeup, monotonic};
 
 /// Events of a channel: a reply has come, or it is time to listen again.
-const BELL: u8 = 0;
+const WAKEUP: u8 = 0;
 const CLOCK: u8 = 1;
 /// The delay before the next try, when the ring was full.
 const SOON: Duration = Duration::from_millis(10);
@@ -17,14 +17,14 @@ const SOON: Duration = Duration::from_millis(10);
 /// Sends a channel's replies, from any thread, also after the channel was closed.
 pub struct ReplySender<T> {
     mailbox: Mailbox<T>,
-    bell: Wakeup,
+    wakeup: Wakeup,
 }
 
 impl<T> ReplySender<T> {
     /// Sends a reply, without waiting.
     pub fn send(&self, reply: T) {
         if self.mailbox.send(reply) {
-            self.bell.ring();
+            self.wakeup.ring();
         }
     }
 }
@@ -48,7 +48,7 @@ impl<T> ReplyReceiver<T> {
     /// # Errors
     /// The system's, when it has no descriptor for the wakeup.
     pub fn new(depth: u32) -> io::Result<Self> {
-        let replies = Arc::new(ReplySender { mailbox: Mailbox::new(depth as usize), bell: Wakeup::new()? });
+        let replies = Arc::new(ReplySender { mailbox: Mailbox::new(depth as usize), wakeup: Wakeup::new()? });
         let come = VecDeque::with_capacity(depth as usize);
         Ok(Self { replies, come, count: 0, expects: false, listens: false, ticks: false })
     }
@@ -67,10 +67,10 @@ impl<T> ReplyReceiver<T> {
     /// The replies that have come, when the ring has woken the channel.
     pub fn woken(&mut self, ring: &mut Ring, token: RingToken) -> impl Iterator<Item = T> + use<'_, T> {
         match token.what() {
-            BELL => {
+            WAKEUP => {
                 self.listens = false;
                 self.expects = false;
-                self.replies.bell.heard();
+                self.replies.wakeup.heard();
             }
             _ => self.ticks = false,
         }
@@ -86,10 +86,10 @@ impl<T> ReplyReceiver<T> {
     /// wakeup serves all replies that come until then.
     fn listen(&mut self, ring: &mut Ring) {
         if !std::mem::replace(&mut self.expects, true) && !self.replies.mailbox.may_sleep(|| false) {
-            self.replies.bell.ring();
+            self.replies.wakeup.ring();
         }
         if !self.listens {
-            match ring.poll(self.replies.bell.as_fd(), POLLIN, RingToken::channel(BELL)) {
+            match ring.poll(self.replies.wakeup.as_fd(), POLLIN, RingToken::channel(WAKEUP)) {
                 Ok(()) => self.listens = true,
                 Err(_) if self.ticks => {}
                 Err(_) => self.ticks = ring.timeout(RingToken::channel(CLOCK), monotonic() + SOON).is_ok(),

@@ -225,7 +225,7 @@ impl Ring {
     }
 
     /// Makes a completion with result 0 at once.
-    pub fn post(&mut self, token: RingToken) {
+    pub(crate) fn post(&mut self, token: RingToken) {
         self.taken.push_back(RingCompletion { token: self.marks.mark(token), result: 0 });
     }
 

@@ -18,9 +18,9 @@ use loom::thread;
 use mailbox::Mailbox;
 
 /// The wakeup of a thread: set until the thread waits for it.
-struct Bell(Mutex<bool>, Condvar);
+struct TestWakeup(Mutex<bool>, Condvar);
 
-impl Bell {
+impl TestWakeup {
     fn new() -> Self {
         Self(Mutex::new(false), Condvar::new())
     }
@@ -48,14 +48,14 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
 }
 
 /// The owner, as a queue's thread: sleeps when it may, and is woken through a descriptor.
-fn receive(mailbox: &Mailbox<u32>, bell: &Bell, count: usize) -> Vec<u32> {
+fn receive(mailbox: &Mailbox<u32>, wakeup: &TestWakeup, count: usize) -> Vec<u32> {
     let (mut all, mut some) = (Vec::new(), VecDeque::new());
     while all.len() < count {
         mailbox.take(&mut some);
         all.extend(some.drain(..));
         if all.len() < count && mailbox.may_sleep(|| false) {
             // If the wakeup never came, loom would find a deadlock here.
-            bell.wait();
+            wakeup.wait();
             mailbox.awake();
         }
     }
@@ -65,19 +65,19 @@ fn receive(mailbox: &Mailbox<u32>, bell: &Bell, count: usize) -> Vec<u32> {
 #[test]
 fn nothing_that_is_sent_is_lost_or_left_lying() {
     explore(|| {
-        let (mailbox, bell) = (Arc::new(Mailbox::new(4)), Arc::new(Bell::new()));
+        let (mailbox, wakeup) = (Arc::new(Mailbox::new(4)), Arc::new(TestWakeup::new()));
         let senders: Vec<_> = [1, 2]
             .map(|item| {
-                let (mailbox, bell) = (mailbox.clone(), bell.clone());
+                let (mailbox, wakeup) = (mailbox.clone(), wakeup.clone());
                 thread::spawn(move || {
                     if mailbox.send(item) {
-                        bell.notify();
+                        wakeup.notify();
                     }
                 })
             })
             .into_iter()
             .collect();
-        let mut all = receive(&mailbox, &bell, 2);
+        let mut all = receive(&mailbox, &wakeup, 2);
         all.sort_unstable();
         assert_eq!(all, [1, 2]);
         senders.into_iter().for_each(|s| s.join().unwrap());
@@ -87,18 +87,18 @@ fn nothing_that_is_sent_is_lost_or_left_lying() {
 #[test]
 fn what_one_sends_arrives_in_order() {
     explore(|| {
-        let (mailbox, bell) = (Arc::new(Mailbox::new(4)), Arc::new(Bell::new()));
+        let (mailbox, wakeup) = (Arc::new(Mailbox::new(4)), Arc::new(TestWakeup::new()));
         let sender = {
-            let (mailbox, bell) = (mailbox.clone(), bell.clone());
+            let (mailbox, wakeup) = (mailbox.clone(), wakeup.clone());
             thread::spawn(move || {
                 for item in [1, 2] {
                     if mailbox.send(item) {
-                        bell.notify();
+                        wakeup.notify();
                     }
                 }
             })
         };
-        assert_eq!(receive(&mailbox, &bell, 2), [1, 2]);
+        assert_eq!(receive(&mailbox, &wakeup, 2), [1, 2]);
         sender.join().unwrap();
     });
 }
@@ -106,20 +106,20 @@ fn what_one_sends_arrives_in_order() {
 #[test]
 fn a_change_that_is_announced_is_seen_before_the_owner_sleeps_on() {
     explore(|| {
-        let (mailbox, bell) = (Arc::new(Mailbox::<u32>::new(1)), Arc::new(Bell::new()));
+        let (mailbox, wakeup) = (Arc::new(Mailbox::<u32>::new(1)), Arc::new(TestWakeup::new()));
         let version = Arc::new(AtomicU32::new(0));
         let changer = {
-            let (mailbox, bell, version) = (mailbox.clone(), bell.clone(), version.clone());
+            let (mailbox, wakeup, version) = (mailbox.clone(), wakeup.clone(), version.clone());
             thread::spawn(move || {
                 version.store(1, Ordering::SeqCst);
                 if mailbox.rouse() {
-                    bell.notify();
+                    wakeup.notify();
                 }
             })
         };
         while version.load(Ordering::SeqCst) == 0 {
             if mailbox.may_sleep(|| version.load(Ordering::SeqCst) != 0) {
-                bell.wait();
+                wakeup.wait();
                 mailbox.awake();
             }
         }

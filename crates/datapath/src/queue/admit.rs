@@ -53,7 +53,7 @@ impl Queue {
 
     /// Completes a request that is not admitted.
     pub(super) fn refuse(&mut self, tag: u64, error: Error, buffer: Option<Buffer>) {
-        self.post.stats.others.ended(0, false);
+        self.inbox.stats.others.ended(0, false);
         self.ready.push_back(Completion { tag, result: Err(error), buffer });
     }
 
@@ -206,7 +206,7 @@ impl Queue {
     /// Counts a request as in flight, and stores its slot.
     pub(super) fn enter(&mut self, slot: Slot) -> u32 {
         self.requests += 1;
-        self.post.stats.in_flight.store(self.requests.into(), std::sync::atomic::Ordering::Relaxed);
+        self.inbox.stats.in_flight.store(self.requests.into(), std::sync::atomic::Ordering::Relaxed);
         self.slots.put(slot)
     }
 

@@ -17,7 +17,7 @@ impl Queue {
             op => op.reads() || op.changes(),
         };
         if moves && slot.lock == LockState::None && self.settings_versions.locks() {
-            let waiting = || LockWaiter::Request(self.post.clone(), index);
+            let waiting = || LockWaiter::Request(self.inbox.clone(), index);
             let claimed = self.mapping.locks().claim(slot.start..slot.end, slot.op.reads(), waiting);
             slot.lock = if claimed == LockOutcome::Taken { LockState::Taken } else { LockState::Listed };
             if claimed == LockOutcome::Waits {
@@ -54,7 +54,7 @@ impl Queue {
             LockState::None => {}
             LockState::Taken => self.mapping.locks().give_back(range, shared),
             LockState::Listed => {
-                self.mapping.locks().leave(range, LockWaiter::Request(self.post.clone(), index));
+                self.mapping.locks().leave(range, LockWaiter::Request(self.inbox.clone(), index));
             }
         }
     }

@@ -354,7 +354,7 @@ impl Queue {
         let slot = self.slots.get(index);
         let latency = now.saturating_duration_since(slot.since);
         slot.since = now;
-        self.post.stats.lower.record(nanos(latency), 1);
+        self.inbox.stats.lower.record(nanos(latency), 1);
     }
 
     /// Returns the error of a failed read. A sector that a device's tags refuse counts like one
@@ -363,7 +363,7 @@ impl Queue {
         let at = e.mismatch_at().and_then(|at| at.checked_sub(piece.lower)).filter(|skip| *skip < piece.len);
         let error = self.lower(piece.device, e);
         if error.kind() == ErrorKind::Integrity {
-            self.post.stats.mismatches.add(piece.at + at.unwrap_or(0));
+            self.inbox.stats.mismatches.add(piece.at + at.unwrap_or(0));
         }
         error
     }
@@ -424,8 +424,8 @@ impl Queue {
         self.requests -= 1;
         self.count(class, bytes, result.is_ok());
         let latency = self.now.saturating_duration_since(arrived);
-        self.post.stats.total.record(nanos(latency), 1);
-        self.post.stats.in_flight.store(self.requests.into(), std::sync::atomic::Ordering::Relaxed);
+        self.inbox.stats.total.record(nanos(latency), 1);
+        self.inbox.stats.in_flight.store(self.requests.into(), std::sync::atomic::Ordering::Relaxed);
         self.ready.push_back(Completion { tag, result, buffer });
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use underseal_device::{POLLIN, Ring};
 
-use super::{BELL, Queue};
+use super::{Queue, WAKEUP};
 use crate::inbox::QueueMessage;
 
 /// The idle time after which a queue frees the memory of large requests.
@@ -36,7 +36,7 @@ impl Queue {
         if self.may_sleep() {
             idle = self.idle_until();
             let waited = self.ring.wait_until(idle);
-            self.post.awake();
+            self.inbox.awake();
             waited?;
         }
         self.woke(idle);
@@ -50,7 +50,7 @@ impl Queue {
     /// The kernel's, when it refuses the ring's system call.
     pub fn poll(&mut self) -> io::Result<()> {
         if std::mem::take(&mut self.rests) {
-            self.post.awake();
+            self.inbox.awake();
             self.woke(self.idle_until());
         }
         self.ring.submit()?;
@@ -108,7 +108,7 @@ impl Queue {
     /// From now on a message from another thread wakes this thread.
     fn may_sleep(&self) -> bool {
         let (control, version) = (self.mapping.control(), self.settings.version);
-        self.post.may_sleep(|| control.version() != version)
+        self.inbox.may_sleep(|| control.version() != version)
     }
 
     /// The time at which an idle queue frees memory for large requests, if it has any.
@@ -128,11 +128,11 @@ impl Queue {
     /// Takes completions and messages.
     pub(super) fn reap(&mut self) {
         while let Some(completion) = self.ring.next_completion() {
-            if completion.token.as_event() == Some(BELL) {
-                self.post.heard();
+            if completion.token.as_event() == Some(WAKEUP) {
+                self.inbox.heard();
                 // Without the wakeup no other thread can wake this one: it then looks for messages
                 // whenever it wakes.
-                if let Err(e) = self.ring.watch(self.post.bell(), POLLIN, BELL) {
+                if let Err(e) = self.ring.watch(self.inbox.wakeup(), POLLIN, WAKEUP) {
                     log::error!("a queue's wakeup cannot be watched: {e}");
                 }
                 continue;
@@ -164,12 +164,12 @@ impl Queue {
     }
 
     pub(super) fn read_letters(&mut self) {
-        self.post.take(&mut self.letters);
-        while let Some(letter) = self.letters.pop_front() {
-            match letter {
+        self.inbox.take(&mut self.messages);
+        while let Some(message) = self.messages.pop_front() {
+            match message {
                 QueueMessage::Task(task) => self.task_over(task),
                 QueueMessage::Look => {
-                    self.mapping.control().has_looked(&self.post, self.slots.oldest_below())
+                    self.mapping.control().has_looked(&self.inbox, self.slots.oldest_below())
                 }
                 QueueMessage::Granted(index) => {
                     // The previous holder may have been a range mover, which changes the settings.

@@ -48,7 +48,7 @@ pub(super) struct DiscardOrder {
     range: [u64; 2],
     /// The result in the form of a ring's: 0, or a negative error number.
     result: AtomicI32,
-    bell: Wakeup,
+    wakeup: Wakeup,
 }
 
 impl Trimmer {
@@ -57,7 +57,7 @@ impl Trimmer {
         let work = move || {
             for order in taken {
                 order.result.store(discard(&shared.file, order.range), SeqCst);
-                order.bell.ring();
+                order.wakeup.ring();
             }
         };
         let thread = thread::Builder::new().name("trim".into()).spawn(work);
@@ -66,8 +66,8 @@ impl Trimmer {
     }
 
     pub(super) fn order(&self, offset: u64, len: u64) -> Result<Arc<DiscardOrder>, Errno> {
-        let bell = Wakeup::new().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::NOMEM))?;
-        let order = Arc::new(DiscardOrder { range: [offset, len], result: AtomicI32::new(0), bell });
+        let wakeup = Wakeup::new().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::NOMEM))?;
+        let order = Arc::new(DiscardOrder { range: [offset, len], result: AtomicI32::new(0), wakeup });
         let sent = self.orders.as_ref().is_some_and(|orders| orders.send(order.clone()).is_ok());
         if sent { Ok(order) } else { Err(Errno::IO) }
     }
@@ -89,7 +89,7 @@ impl DiscardOrder {
 
 impl AsFd for DiscardOrder {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.wakeup.as_fd()
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{Channel, Error, Finished, Immediate, Io, POLLIN, POLLOUT, Ring, Ring
 /// The events of the channel.
 const READ: u8 = 0;
 const WRITE: u8 = 1;
-const BELL: u8 = 2;
+const WAKEUP: u8 = 2;
 const CLOCK: u8 = 3;
 /// Requests are over that were not returned yet.
 const OVER: u8 = 4;
@@ -34,7 +34,7 @@ pub(super) struct NbdChannel {
     /// The channel's number in its link.
     number: usize,
     /// Set when channels share the link.
-    bell: Option<Arc<Wakeup>>,
+    wakeup: Option<Arc<Wakeup>>,
     /// Sockets that the ring watches stay open meanwhile.
     reads: Option<Arc<NbdSocket>>,
     writes: Option<Arc<NbdSocket>>,
@@ -44,10 +44,10 @@ pub(super) struct NbdChannel {
 }
 
 impl NbdChannel {
-    pub(super) fn new(shared: Arc<Shared>, link: Arc<NbdLink>, bell: Option<Arc<Wakeup>>) -> Self {
-        let number = link.lock().join(bell.clone());
+    pub(super) fn new(shared: Arc<Shared>, link: Arc<NbdLink>, wakeup: Option<Arc<Wakeup>>) -> Self {
+        let number = link.lock().join(wakeup.clone());
         let (reads, writes) = (None, None);
-        Self { shared, link, number, bell, reads, writes, listens: false, ticks: false, posted: false }
+        Self { shared, link, number, wakeup, reads, writes, listens: false, ticks: false, posted: false }
     }
 
     /// Arranges that the next event wakes the channel.
@@ -97,8 +97,8 @@ impl NbdChannel {
     }
 
     fn wait_for_bell(&mut self, ring: &mut Ring) {
-        if let (false, Some(bell)) = (self.listens, &self.bell) {
-            match ring.poll(bell.as_fd(), POLLIN, RingToken::channel(BELL)) {
+        if let (false, Some(wakeup)) = (self.listens, &self.wakeup) {
+            match ring.poll(wakeup.as_fd(), POLLIN, RingToken::channel(WAKEUP)) {
                 Ok(()) => self.listens = true,
                 Err(_) => self.wait_until(ring, monotonic() + SOON),
             }
@@ -148,9 +148,9 @@ impl Channel for NbdChannel {
         match what {
             READ => self.reads = None,
             WRITE => self.writes = None,
-            BELL => {
+            WAKEUP => {
                 self.listens = false;
-                self.bell.iter().for_each(|bell| bell.heard());
+                self.wakeup.iter().for_each(|wakeup| wakeup.heard());
             }
             CLOCK => self.ticks = false,
             _ => self.posted = false,
@@ -169,7 +169,7 @@ impl Drop for NbdChannel {
     fn drop(&mut self) {
         let mut state = self.link.lock();
         state.leave(self.number);
-        if self.bell.is_none()
+        if self.wakeup.is_none()
             && let Some(spare) = state.release()
         {
             self.shared.keep_spare(spare);

@@ -86,7 +86,7 @@ struct Member {
     over: Vec<Finished>,
     /// The losses that the channel has reported.
     seen: u64,
-    bell: Option<Arc<Wakeup>>,
+    wakeup: Option<Arc<Wakeup>>,
 }
 
 impl NbdLink {
@@ -121,9 +121,9 @@ impl NbdLink {
 }
 
 impl LinkState {
-    /// Adds a channel; `bell` where other channels may see its requests end.
-    pub(super) fn join(&mut self, bell: Option<Arc<Wakeup>>) -> usize {
-        let member = Member { in_flight: 0, over: Vec::new(), seen: self.shared.losses.told(), bell };
+    /// Adds a channel; `wakeup` where other channels may see its requests end.
+    pub(super) fn join(&mut self, wakeup: Option<Arc<Wakeup>>) -> usize {
+        let member = Member { in_flight: 0, over: Vec::new(), seen: self.shared.losses.told(), wakeup };
         let free = self.members.iter().position(Option::is_none);
         let number = free.unwrap_or(self.members.len());
         if number == self.members.len() {
@@ -233,7 +233,7 @@ impl LinkState {
         }
         self.leader = self.members.iter().position(is_busy);
         if let Some(next) = self.leader.and_then(|next| self.members[next].as_ref()) {
-            next.bell.iter().for_each(|bell| bell.ring());
+            next.wakeup.iter().for_each(|wakeup| wakeup.ring());
         }
     }
 
@@ -457,7 +457,7 @@ impl LinkState {
             member.in_flight -= 1;
             member.over.push(finished);
             if !leads {
-                member.bell.iter().for_each(|bell| bell.ring());
+                member.wakeup.iter().for_each(|wakeup| wakeup.ring());
             }
         }
     }

@@ -5,6 +5,7 @@
 #![expect(unsafe_code, reason = "librbd's C functions, found at run time")]
 
 mod image;
+mod notify_reply;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;

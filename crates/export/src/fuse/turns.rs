@@ -16,13 +16,13 @@ pub(super) struct Turns {
     listening: AtomicUsize,
     resting: AtomicUsize,
     /// A semaphore: its count is the number of resting threads to wake.
-    bell: OwnedFd,
+    wakeup: OwnedFd,
 }
 
 impl Turns {
     pub(super) fn new() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
-        Ok(Self { listening: AtomicUsize::new(0), resting: AtomicUsize::new(0), bell: eventfd(0, flags)? })
+        Ok(Self { listening: AtomicUsize::new(0), resting: AtomicUsize::new(0), wakeup: eventfd(0, flags)? })
     }
 
     /// Records that the calling thread's ring watches the mount.
@@ -48,7 +48,7 @@ impl Turns {
     /// Records that the semaphore has woken the calling thread.
     pub(super) fn is_up(&self) {
         // Another thread may have taken the count; the calling thread is awake all the same.
-        still(&self.bell);
+        still(&self.wakeup);
         self.resting.fetch_sub(1, SeqCst);
     }
 
@@ -65,12 +65,12 @@ impl Turns {
     }
 
     fn ring(&self, times: u64) {
-        raise(&self.bell, times);
+        raise(&self.wakeup, times);
     }
 }
 
 impl AsFd for Turns {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.wakeup.as_fd()
     }
 }

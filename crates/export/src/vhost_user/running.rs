@@ -64,12 +64,12 @@ pub(super) struct Rested {
 
 /// A wakeup for orders: a descriptor wakes a sleeping thread, a flag reaches a thread that never
 /// sleeps.
-pub(super) struct Bell {
+pub(super) struct RingWakeup {
     rung: AtomicBool,
     event: OwnedFd,
 }
 
-impl Bell {
+impl RingWakeup {
     fn new() -> io::Result<Self> {
         Ok(Self { rung: AtomicBool::new(false), event: event()? })
     }
@@ -90,7 +90,7 @@ impl Bell {
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for RingWakeup {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
@@ -99,17 +99,17 @@ impl AsFd for Bell {
 /// A running ring.
 pub(super) struct Running {
     orders: Sender<Order>,
-    bell: Arc<Bell>,
+    wakeup: Arc<RingWakeup>,
     thread: JoinHandle<u16>,
 }
 
 impl Running {
     /// Starts a ring. Fails when the system has no descriptor, memory or thread for it.
     pub(super) fn start(start: Start) -> io::Result<Self> {
-        let bell = Arc::new(Bell::new()?);
+        let wakeup = Arc::new(RingWakeup::new()?);
         let (orders, inbox) = channel();
         let (ready, begun) = sync_channel(1);
-        let rung = bell.clone();
+        let rung = wakeup.clone();
         let thread = thread::Builder::new().name(start.name.clone()).spawn(move || {
             let base = start.base;
             match Worker::new(start, inbox, rung) {
@@ -125,7 +125,7 @@ impl Running {
             }
         })?;
         let begun = begun.recv().unwrap_or_else(|_| Err(io::Error::other("its thread ended")));
-        begun.map(|()| Self { orders, bell, thread })
+        begun.map(|()| Self { orders, wakeup, thread })
     }
 
     pub(super) fn set_call(&self, call: Option<Signal>) {
@@ -170,6 +170,6 @@ impl Running {
     fn tell(&self, order: Order) {
         // A thread that has ended needs no orders.
         let _ = self.orders.send(order);
-        self.bell.ring();
+        self.wakeup.ring();
     }
 }

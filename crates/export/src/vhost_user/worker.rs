@@ -31,7 +31,7 @@ use super::guest::{HeldMemory, Memory};
 use super::inflight::Tracker;
 use super::request::{LONGEST, Operation, SERIAL, Status};
 use super::ring::Ring;
-use super::running::{Bell, Order, Start};
+use super::running::{Order, RingWakeup, Start};
 use crate::event::still;
 use crate::export_loop::{self, ExportLoop, Lookouts, Took, Wake};
 use crate::failure_log::RateLimitedLog;
@@ -46,7 +46,7 @@ const BATCH: usize = 16;
 
 /// The event numbers of the descriptors in the queue's ring.
 const KICK: u32 = 0;
-const BELL: u32 = 1;
+const WAKEUP: u32 = 1;
 
 /// A request in flight, and the chain that its answer goes to.
 struct PendingRequest {
@@ -64,7 +64,7 @@ pub(super) struct Worker {
     /// first.
     queue: Queue,
     kick: File,
-    bell: Arc<Bell>,
+    wakeup: Arc<RingWakeup>,
     orders: Receiver<Order>,
     call: Option<Signal>,
     error: Option<Signal>,
@@ -99,7 +99,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(start: Start, orders: Receiver<Order>, bell: Arc<Bell>) -> io::Result<Self> {
+    pub(super) fn new(start: Start, orders: Receiver<Order>, wakeup: Arc<RingWakeup>) -> io::Result<Self> {
         let Start { name, mapping, memory, mut ring, base, tracker, kick, call, error, serial, .. } = start;
         let (rest, paused_at) = if start.rests { (Rest::Paused, Some(base)) } else { (Rest::No, None) };
         let durable = start.durable;
@@ -114,7 +114,7 @@ impl Worker {
             mapping,
             queue,
             kick,
-            bell,
+            wakeup,
             orders,
             call,
             error,
@@ -283,7 +283,7 @@ impl ExportLoop for Worker {
     }
 
     fn begin_turn(&mut self) -> Result<(), Trouble> {
-        if self.bell.was_rung() {
+        if self.wakeup.was_rung() {
             self.obey()?;
         }
         self.ring.hush(self.memory.ram())?;
@@ -364,14 +364,14 @@ impl ExportLoop for Worker {
     fn listen(&mut self, wake: Wake) -> Result<bool, Trouble> {
         self.lie_down();
         let takes = wake.requests && !self.stopping && !self.rests();
-        let [kick, bell] = &mut self.watching;
+        let [kick, wakeup] = &mut self.watching;
         if takes {
             if self.ring.listen(self.memory.ram())? {
                 return Ok(true);
             }
             export_loop::watch(&mut self.queue, self.kick.as_fd(), POLLIN, KICK, kick)?;
         }
-        export_loop::watch(&mut self.queue, self.bell.as_fd(), POLLIN, BELL, bell)?;
+        export_loop::watch(&mut self.queue, self.wakeup.as_fd(), POLLIN, WAKEUP, wakeup)?;
         Ok(false)
     }
 
@@ -389,7 +389,7 @@ impl ExportLoop for Worker {
                     still(&self.kick);
                 }
             } else {
-                self.bell.still();
+                self.wakeup.still();
                 self.obey()?;
             }
         }

@@ -130,7 +130,7 @@ impl Queue {
             buffer,
             shared: slot.direct().cloned(),
             tags: slot.tags.take(),
-            home: self.post.clone(),
+            home: self.inbox.clone(),
             given,
             started: given,
             outcome: TaskOutcome::Untouched,
@@ -195,7 +195,7 @@ impl Queue {
     /// The error of a sector that the cipher refuses; in a read it is counted.
     pub(super) fn broken(&self, was_read: bool, refused: CryptoFailure) -> Error {
         if let (true, CryptoFailure::Refused(at)) = (was_read, refused) {
-            self.post.stats.mismatches.add(at);
+            self.inbox.stats.mismatches.add(at);
         }
         refused.into()
     }
@@ -206,7 +206,7 @@ impl Queue {
         let slot = self.slots.get(index);
         let latency = now.saturating_duration_since(slot.since);
         slot.since = now;
-        self.post.stats.crypto.record(nanos(latency), 1);
-        self.post.stats.did(who);
+        self.inbox.stats.crypto.record(nanos(latency), 1);
+        self.inbox.stats.did(who);
     }
 }

@@ -19,7 +19,7 @@ impl Queue {
         let waited = now.saturating_duration_since(slot.arrived);
         (slot.version, slot.since) = (version, now);
         slot.stage = SlotStage::Ready(slot.stage.take());
-        self.post.stats.queued.record(crate::stats::nanos(waited), 1);
+        self.inbox.stats.queued.record(crate::stats::nanos(waited), 1);
         if slot.end > self.settings.layout.size {
             let context = format!("the volume ends at {} by now", self.settings.layout.size);
             return self.complete(index, Err(Error::new(ErrorKind::OutOfRange, context)));
@@ -233,7 +233,7 @@ impl Queue {
 
     /// Counts an ended request in its class.
     pub(super) fn count(&self, class: RequestClass, bytes: u64, well: bool) {
-        let stats = &self.post.stats;
+        let stats = &self.inbox.stats;
         let counters = match class {
             RequestClass::Read => &stats.reads,
             RequestClass::Write => &stats.writes,

@@ -41,7 +41,7 @@ impl Queue {
             // A write with a place in the order of arrival is not divided.
             && !(slot.order == WriteOrder::Arrival && slot.op.changes());
         if self.adaptive.join(self.now, index, slot.class, slot.end - slot.at, divides) {
-            self.adaptive.show(&self.post.stats);
+            self.adaptive.show(&self.inbox.stats);
         }
     }
 
@@ -51,7 +51,7 @@ impl Queue {
         if self.adaptive.is_empty() {
             return false;
         }
-        if self.adaptive.away() > 0 && self.post.has_letters() {
+        if self.adaptive.away() > 0 && self.inbox.has_messages() {
             // A worker that has finished can take more.
             self.read_letters();
         }
@@ -99,7 +99,7 @@ impl Queue {
         if measured && self.moved - moved == len {
             self.adaptive.took(class, len, nanos(self.now.saturating_duration_since(began)));
         }
-        self.adaptive.show(&self.post.stats);
+        self.adaptive.show(&self.inbox.stats);
     }
 
     /// Gives a slot's next piece to a worker. False when the piece is not one of ciphertext, or has
@@ -135,11 +135,11 @@ impl Queue {
         if self.adaptive.away() == 0 {
             return false;
         }
-        let home = &self.post;
+        let home = &self.inbox;
         let mine = |task: &Task| task.is_surplus && Arc::ptr_eq(&task.home, home);
         if let Some(mut task) = self.mapping.workers().take_back(mine) {
             self.adaptive.took_back(&task);
-            self.post.stats.did(CryptoSite::TakenBack);
+            self.inbox.stats.did(CryptoSite::TakenBack);
             task.run(&mut self.channels);
             let index = task.slot;
             let step = self.task_result(task);
@@ -148,7 +148,7 @@ impl Queue {
         }
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
-            if self.post.has_letters() {
+            if self.inbox.has_messages() {
                 return true;
             }
             std::hint::spin_loop();

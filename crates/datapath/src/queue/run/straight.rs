@@ -64,18 +64,18 @@ impl Queue {
             }
             self.now = Instant::now();
             let encrypted = self.now;
-            self.post.stats.crypto.record(nanos(encrypted.saturating_duration_since(began)), 1);
-            self.post.stats.did(CryptoSite::Inline);
+            self.inbox.stats.crypto.record(nanos(encrypted.saturating_duration_since(began)), 1);
+            self.inbox.stats.did(CryptoSite::Inline);
             match piece.write_now(&mut *self.channels[piece.device], data, tags) {
                 Immediate::Done => at = piece.end(),
                 Immediate::Blocked(_) => return (at, Ok(())),
                 Immediate::Failed(e) => return (at, Err(self.lower(piece.device, e))),
             }
             let latency = self.tick().saturating_duration_since(encrypted);
-            self.post.stats.lower.record(nanos(latency), 1);
+            self.inbox.stats.lower.record(nanos(latency), 1);
         }
-        self.post.stats.queued.record(0, 1);
-        self.post.stats.total.record(nanos(self.now.saturating_duration_since(arrived)), 1);
+        self.inbox.stats.queued.record(0, 1);
+        self.inbox.stats.total.record(nanos(self.now.saturating_duration_since(arrived)), 1);
         self.count(RequestClass::Write, data.len() as u64, true);
         (at, Ok(()))
     }
