@@ -1,5 +1,6 @@
 //! `underseal open`.
 
+mod assembly;
 mod control;
 mod desktop;
 mod listen;
@@ -7,33 +8,34 @@ mod new_server;
 mod old_server;
 mod sandbox;
 mod serve;
+mod servers;
 mod ublk;
 mod uri;
 mod vhost_user;
 
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::sync::Arc;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 use underseal_cipher::CpuPath;
 use underseal_datapath::Mapping;
-use underseal_export::control::{Rate, Reencrypter, ServerExports};
+use underseal_export::control::Rate;
 use underseal_export::fuse::{FuseConfig, FuseServer, MountPoint};
 use underseal_export::nbd::protocol::TransmissionFlags as Flags;
 use underseal_export::nbd::{
     ExportInfo, Exports, MAX_PAYLOAD, Server, ServerConfig, TlsConfig, TlsFiles, TlsMode, VolumeHandler,
 };
 use underseal_export::net::Listener;
-use underseal_export::ublk::UblkServer;
-use underseal_export::vhost_user::VhostUserServer;
 
 pub(super) use self::desktop::help as help_desktop;
 pub(super) use self::new_server::take_over;
 
+use self::assembly::{Assembly, Names, OpenVolume};
+use self::control::ControlSockets;
 use self::desktop::DesktopFile;
 use self::listen::Sockets;
-use self::serve::{Last, RunningExport, Stoppers, Watch, until_stopped};
+use self::serve::Watch;
+use self::servers::Servers;
 use super::same_file;
 use crate::cli::{OpenArgs, ServeArgs};
 use crate::error::{Error, Result};
@@ -42,10 +44,8 @@ use crate::notify;
 use crate::output::print;
 use crate::pid_file::PidFile;
 use crate::policy;
-use crate::reencryption::Keys;
-use crate::reencryption::online::OnlineReencryption;
-use crate::volume::{self, Access, Inside, Opened};
-use crate::{daemon, logging, memory, signals};
+use crate::volume::{self, Access, Opened};
+use crate::{daemon, logging, signals};
 
 pub(super) fn run(args: &OpenArgs, quiet: bool) -> Result<()> {
     let access = Access { read_only: args.read_only, allow_discards: args.allow_discards };
@@ -82,11 +82,8 @@ pub(super) fn serve(
     };
     notify::start();
     let tls = tls(args)?;
-    let Opened { mapping, lower, opened, mut known, inside, unfinished, locks: kept, layers, image } =
-        open()?;
-    let locks = inside.is_some() || !kept.is_empty();
-    let mapping = Arc::new(for_clients(args, mapping)?);
-    let (reencrypter, goes_on) = reencrypter(&mapping, inside, reencrypt)?;
+    let volume = OpenVolume::new(args, open()?, reencrypt)?;
+    let mapping = volume.mapping.clone();
     control::set_policy(&mapping, policy::start(args.control.policy, &mapping))?;
     log::info!("ciphers run on the CPU path {}", CpuPath::chosen()?.name());
 
@@ -105,7 +102,6 @@ pub(super) fn serve(
     watch.go_on()?;
     let ublk = ublk::start(args, name, &mapping)?;
     let vhost_user = vhost_user::listen(&args.vhost_user, sockets.access(), name, &mapping)?;
-    let disk = ublk.as_ref().map(|server| server.device().to_owned());
     let mut addresses = uri::uris(args, own.as_deref(), &listeners);
     addresses.extend(vhost_user::address(&args.vhost_user));
     let paths = ublk::paths(mount_point.as_ref().map(MountPoint::path), ublk.as_ref());
@@ -113,68 +109,19 @@ pub(super) fn serve(
     addresses.extend(paths);
     let served_at = addresses.join(" ");
     let nbd = if listeners.is_empty() { None } else { Some(nbd_server(args, tls, listeners, &mapping)?) };
-    let told = reencrypter.clone().map(|beside| beside as Arc<dyn Reencrypter>);
-    let reached = ServerExports {
-        nbd: nbd.as_ref().map(Server::holder),
-        mount: if args.control.hand_over { old_server::mount(fuse.as_ref())? } else { None },
-        ublk: ublk.as_ref().map(UblkServer::holder),
-        machine: vhost_user.as_ref().map(VhostUserServer::holder),
-    };
-    let transport = fuse.as_ref().map(|server| server.transport().clone());
-    let header = lower.get(1).cloned();
-    let given =
-        old_server::Serving { image, unfinished, layers: !layers.is_empty(), header, exports: reached };
-    let old_server = old_server::of(args, given, origin);
-    if old_server.is_err() {
-        // The key is not handed over, so the copy is not needed.
-        known.key = None;
-    }
-    let (handover, old_server_of) = (old_server.as_ref().ok().cloned(), old_server);
-    let described = control::Opening {
-        image: name,
-        opened,
-        known,
-        addresses,
-        transport,
-        reencrypter: told,
-        old_server: old_server_of,
-    };
-    let fuse = fuse.map(|server| RunningExport::of_mount(server, desktop.clone()));
-    let exports = [
-        nbd.map(RunningExport::from),
-        fuse,
-        ublk.map(RunningExport::from),
-        vhost_user.map(RunningExport::from),
-    ];
-    let exports: Vec<_> = exports.into_iter().flatten().collect();
-    let stoppers = Stoppers::of(&exports, &mapping, handover.clone());
-    watch.serves(&stoppers);
-    let lost = stoppers.clone();
-    mapping.when_lost(Arc::new(move || lost.lose()));
-    mapping.pause_for_snapshots();
-    let stop = {
-        let stoppers = stoppers.clone();
-        move || stoppers.stop()
-    };
-    let in_force = Arc::new(OnceLock::new());
-    let tell_size = exports.iter().filter_map(RunningExport::tells_size).collect();
-    let sides = control::start(&args.control, metrics, described, &in_force, &mapping, tell_size, stop)?;
-    old_server::gates(handover.as_deref(), &sides);
-    watch.keep(args.pid_file.as_deref().map(PidFile::write).transpose()?);
+    let servers = Servers { nbd, fuse, ublk, vhost_user, desktop: desktop.clone() };
+    let control = ControlSockets::New { metrics };
+    let names = Names { image: name, addresses };
+    let mut assembly = Assembly::new(args, volume, servers, control, names, origin, watch)?;
+    assembly.activate();
+    assembly.watch.keep(args.pid_file.as_deref().map(PidFile::write).transpose()?);
     // Whatever ends this, the file is served until it is off the desktop.
     let shown = desktop.map(|desktop| desktop.show(mapping.size(), mapping.read_only())).transpose()?;
     let ready = shown.as_ref().map_or(ready, |shown| uri::mounted_text(name, shown.at()));
     // All is open, and nobody has been told yet.
-    let code = memory::Code::find();
-    if let Some(state) = sandbox::enter(args, &lower, disk, &mapping, locks)? {
-        let _ = in_force.set(state);
-    }
-    if let (Some(beside), Some((key, rate))) = (&reencrypter, goes_on) {
-        beside.begin(key, rate)?;
-    }
-    let alive = Arc::downgrade(&mapping);
-    // Reading the statistics waits for the lock of each queue, and so finds a queue that hangs.
-    notify::ready(&served_at, move || drop(alive.upgrade().map(|mapping| mapping.stats())));
+    assembly.enter_sandbox(args)?;
+    assembly.resume_reencryption()?;
+    notify::ready(&served_at, assembly.health_check());
     // When the sockets come from another process, so does the terminal.
     if !quiet && !sockets.are_handed_over() {
         print(&ready)?;
@@ -185,52 +132,8 @@ pub(super) fn serve(
         }
         child.detach()?;
     }
-    // The start is complete, so this delays no client.
-    memory::give_back(&code);
-    let last = Last { reencrypter: reencrypter.as_deref(), layers: &layers };
-    let ended = until_stopped(exports, &mapping, &stoppers, sides, &last, &watch);
-    drop(kept);
-    ended
-}
-
-/// The keys of an unfinished reencryption, and its rate.
-type GoesOn = (Keys, Rate);
-
-/// Returns the reencrypter of an open volume, and the keys and the rate if an unfinished
-/// reencryption is to be resumed.
-fn reencrypter(
-    mapping: &Arc<Mapping>,
-    inside: Option<Inside>,
-    rate: Option<Rate>,
-) -> Result<(Option<Arc<OnlineReencryption>>, Option<GoesOn>)> {
-    let (place, stood, key) = match inside {
-        Some(Inside { place, stood: Some((stood, key)) }) => (Some(place), Some(stood), Some(key)),
-        Some(Inside { place, stood: None }) => (Some(place), None, None),
-        None => (None, None, None),
-    };
-    let goes_on = match (key, rate) {
-        (Some(key), Some(rate)) => Some((key, rate)),
-        (None, Some(_)) => {
-            let error = Error::usage("no reencryption of this volume is under way");
-            return Err(error.with_remedy("`underseal reencrypt` begins one, also when the volume is open"));
-        }
-        (_, None) => None,
-    };
-    let beside = place.map(|place| Arc::new(OnlineReencryption::new(mapping.clone(), place, stood)));
-    Ok((beside, goes_on))
-}
-
-/// Adapts the volume to its exports. A kernel reads and writes pages, and supports no larger
-/// sectors: it gets parts of these. Programs that write to a file do not align their writes.
-fn for_clients(args: &ServeArgs, mapping: Mapping) -> Result<Mapping> {
-    const PAGE: u32 = 4096;
-    let mapping = mapping.with_busy_poll(Duration::from_micros(args.busy_poll.into()));
-    let mapping = if args.mounts() { mapping.with_bytes() } else { mapping };
-    let for_kernels = args.mounts() || args.ublk || args.vhost_user.path.is_some();
-    if !for_kernels || mapping.block() <= PAGE {
-        return Ok(mapping);
-    }
-    Ok(mapping.with_block(PAGE)?)
+    assembly.give_back_memory();
+    assembly.serve()
 }
 
 fn mount_point(path: &Path, image: &Path) -> Result<MountPoint> {

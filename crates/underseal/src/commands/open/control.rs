@@ -83,12 +83,28 @@ pub(super) struct Opening<'a> {
     pub(super) old_server: std::result::Result<Arc<OldServer>, String>,
 }
 
-/// Starts the control socket and the metrics. A failure of either is logged only, since the volume
-/// can be served without them, unless `--name` was given and is in use.
-/// When the volume cannot have the `--name` that was asked for.
+/// The sockets of the control server and of the metrics.
+pub(super) enum ControlSockets {
+    /// New ones. The control socket's name comes from the options, or from the image.
+    New {
+        /// The addresses of the metrics.
+        metrics: Option<Found>,
+    },
+    /// Those of an old server, whose clients wait until the gates are opened.
+    Carried {
+        /// The name of the control socket.
+        name: Name,
+        control: Vec<Listener>,
+        metrics: Vec<Listener>,
+    },
+}
+
+/// Starts the control socket and the metrics. A failure to make either's sockets is logged only,
+/// since the volume can be served without them, unless `--name` was given and is in use. Fails when
+/// a thread cannot be started.
 pub(super) fn start(
     args: &ControlArgs,
-    metrics: Option<Found>,
+    sockets: ControlSockets,
     opening: Opening<'_>,
     sandbox: &Arc<OnceLock<Sandbox>>,
     mapping: &Arc<Mapping>,
@@ -96,10 +112,12 @@ pub(super) fn start(
     stop: impl Fn() + Send + Sync + 'static,
 ) -> Result<Sides> {
     let Opening { image, opened, known, addresses, transport, reencrypter, old_server } = opening;
-    let directory = Directory::of_user();
-    let (listeners, name) = match &args.name {
-        Some(name) => (Some(directory.listen(name)?), name.clone()),
-        None => by_default(&directory, &default_name(image)),
+    let (control, name, metrics, open) = match sockets {
+        ControlSockets::New { metrics } => {
+            let (control, name) = listen(args, image)?;
+            (control, name, metrics.map_or_else(Vec::new, |found| metrics_listeners(&found)), true)
+        }
+        ControlSockets::Carried { name, control, metrics } => (Some(control), name, metrics, false),
     };
     let image = match std::path::absolute(image) {
         Ok(path) if !is_remote(image) => path,
@@ -109,33 +127,33 @@ pub(super) fn start(
     let described = Described { name, image, opened, addresses, transport, sandbox };
     let volume = Controlled::new(described, known, mapping.clone(), tell_size, stop);
     let volume = Arc::new(volume.with_reencrypter(reencrypter).with_old_server(old_server));
-    let control = listeners.map(|listeners| ControlServer::start(listeners, volume.clone())).transpose()?;
-    let metrics = metrics.and_then(|found| {
-        let started = found.listen().and_then(|listeners| {
-            listeners.iter().for_each(|listener| log::info!("serving metrics on {listener}"));
-            Metrics::start(listeners, volume)
-        });
-        started.map_err(|e| log::error!("no metrics: {}", Error::from(e).what())).ok()
-    });
+    let start = |listeners| ControlServer::start_at(listeners, volume.clone(), open);
+    let control = control.map(start).transpose()?;
+    let metrics = if metrics.is_empty() { None } else { Some(Metrics::start_at(metrics, volume, open)?) };
     Ok(Sides { control, metrics })
 }
 
-/// As [`start`], on the sockets of an old server, once their gates are opened. Fails when no thread
-/// can be started.
-pub(super) fn go_on(
-    (control, metrics): (Vec<Listener>, Vec<Listener>),
-    described: Described,
-    opening: Opening<'_>,
-    mapping: &Arc<Mapping>,
-    tell_size: Vec<TellSize>,
-    stop: impl Fn() + Send + Sync + 'static,
-) -> Result<Sides> {
-    let Opening { known, reencrypter, old_server, .. } = opening;
-    let volume = Controlled::new(described, known, mapping.clone(), tell_size, stop);
-    let volume = Arc::new(volume.with_reencrypter(reencrypter).with_old_server(old_server));
-    let control = Some(ControlServer::start_at(control, volume.clone(), false)?);
-    let metrics = if metrics.is_empty() { None } else { Some(Metrics::start_at(metrics, volume, false)?) };
-    Ok(Sides { control, metrics })
+/// Listens for control clients, under the name that was asked for or the image's.
+fn listen(args: &ControlArgs, image: &Path) -> Result<(Option<Vec<Listener>>, Name)> {
+    let directory = Directory::of_user();
+    match &args.name {
+        Some(name) => Ok((Some(directory.listen(name)?), name.clone())),
+        None => Ok(by_default(&directory, &default_name(image))),
+    }
+}
+
+/// Listens for scrapers. A failure is logged only.
+fn metrics_listeners(found: &Found) -> Vec<Listener> {
+    match found.listen() {
+        Ok(listeners) => {
+            listeners.iter().for_each(|listener| log::info!("serving metrics on {listener}"));
+            listeners
+        }
+        Err(e) => {
+            log::error!("no metrics: {}", Error::from(e).what());
+            Vec::new()
+        }
+    }
 }
 
 /// Returns the volume's name, before a number is appended for a name in use.

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,20 +17,18 @@ use underseal_cipher::Key;
 use underseal_datapath::Policy;
 use underseal_device::{FileDevice, OpenOptions};
 use underseal_export::control::status::Format;
-use underseal_export::control::{
-    Asking, Client, Described, Given, Line, Name, Offer, PROTOCOL, Reencrypter, Reply, Request, ServerExports,
-};
-use underseal_export::fuse::{CarriedMount, FuseHolder, FuseServer, MountPoint};
-use underseal_export::nbd::{Bytes, Carried, Server};
+use underseal_export::control::{Asking, Client, Given, Line, Name, Offer, PROTOCOL, Reply, Request};
+use underseal_export::fuse::{CarriedMount, FuseServer, MountPoint};
+use underseal_export::nbd::{Bytes, Carried};
 use underseal_export::net::{CarriedListener, Listener, ListenerPlace};
-use underseal_export::ublk::{UblkHolder, UblkServer};
-use underseal_export::vhost_user::{VhostUserHolder, VhostUserServer};
-use underseal_volume::ReencryptionLock;
+use underseal_export::ublk::UblkServer;
+use underseal_export::vhost_user::VhostUserServer;
 
-use super::serve::{Last, RunningExport, Stoppers, Watch, until_stopped};
-use super::{
-    control, for_clients, fuse_config, nbd_server, old_server, reencrypter, sandbox, tls, vhost_user,
-};
+use super::assembly::{Assembly, Names, OpenVolume};
+use super::control::ControlSockets;
+use super::serve::Watch;
+use super::servers::Servers;
+use super::{control, fuse_config, nbd_server, sandbox, tls, vhost_user};
 use crate::cli::{Cli, Command, OpenArgs, UpgradeArgs};
 use crate::commands::control::{connect, failed, refused};
 use crate::error::{Error, Result};
@@ -39,8 +37,8 @@ use crate::loop_file::FileBelow;
 use crate::pid_file::Another;
 use crate::reencryption::marker;
 use crate::time_limit::TimeLimit;
-use crate::volume::{self, Opened};
-use crate::{daemon, logging, memory, notify, signals};
+use crate::volume;
+use crate::{daemon, logging, notify, signals};
 
 /// How long the old server may take for a quick step, and until it has flushed and paused.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -100,20 +98,9 @@ struct Prepared {
     args: Box<OpenArgs>,
     /// The file below a loop device, which the old server has locked still.
     below: Option<FileBelow>,
-    mapping: Arc<underseal_datapath::Mapping>,
-    beside: Option<Arc<crate::reencryption::online::OnlineReencryption>>,
-    /// Locks that exclude reencryptions by other programs, where this process cannot reencrypt.
-    kept: Vec<ReencryptionLock>,
-    server: Option<Server>,
-    /// The mount's export, and the means to resume its threads.
-    exports: Vec<RunningExport>,
-    held: Option<FuseHolder>,
-    ublk: Option<(UblkHolder, TimeLimit)>,
-    machine: Option<VhostUserHolder>,
-    code: memory::Code,
-    stoppers: Stoppers,
-    sides: control::Sides,
-    watch: Watch,
+    assembly: Assembly,
+    /// The limit of the time that this process may have the block device.
+    limit: Option<TimeLimit>,
     pid_file: Option<Another>,
     addresses: Vec<String>,
 }
@@ -187,11 +174,9 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
     // The lock of the file below a loop device is the old server's own.
     let below = if options.unlocked { None } else { FileBelow::open(file.file(), !read_only) };
     let volume = volume.volume(&key)?;
-    let Opened { mapping, lower, opened, known, inside, locks: kept, image: file, .. } =
-        volume::go_on(&args.volume, Arc::new(file), volume, opened, (key, size))?;
-    let mapping = Arc::new(for_clients(&args.serve, mapping)?);
-    let (beside, _) = reencrypter(&mapping, inside, None)?;
-    let locks = beside.is_some() || !kept.is_empty();
+    let opened = volume::go_on(&args.volume, Arc::new(file), volume, opened, (key, size))?;
+    let volume = OpenVolume::new(&args.serve, opened, None)?;
+    let mapping = volume.mapping.clone();
     let policy: Policy = policy.parse()?;
     control::set_policy(&mapping, policy)?;
 
@@ -215,96 +200,32 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
     };
     let fuse = mount_point.zip(offer.mount).map(mounted).transpose()?;
     let ublk = offer.ublk.map(|place| UblkServer::take_over(mapping.clone(), &place)).transpose()?;
-    let (disk, device) =
-        (ublk.as_ref().map(|ublk| ublk.device().to_owned()), ublk.as_ref().map(UblkServer::holder));
-    let limit = || TimeLimit::new().map_err(|e| Error::new(Exit::Failed, "no timer").because(&e));
-    let limited = device.clone().map(|device| Ok::<_, Error>((device, limit()?))).transpose()?;
-    let server = if nbd.is_empty() { None } else { Some(nbd_server(&args.serve, tls, nbd, &mapping)?) };
-    let holder = server.as_ref().map(Server::holder);
-    let mount = old_server::mount(fuse.as_ref())?;
-    let machine = vhost_user::take_over(&args.serve.vhost_user, machine, &args.volume.image, &mapping)?;
-    let front = machine.as_ref().map(VhostUserServer::holder);
-    let serving = old_server::Serving {
-        image: file,
-        unfinished: false,
-        layers: false,
-        header: lower.get(1).cloned(),
-        exports: ServerExports { nbd: holder, mount, ublk: device.clone(), machine: front.clone() },
-    };
-    let old_server = old_server::of(&args.serve, serving, Ok(origin));
-    let handover = old_server.as_ref().ok().cloned();
-    let held = fuse.as_ref().map(FuseServer::holder);
-    let transport = fuse.as_ref().map(|server| server.transport().clone());
-    let others = machine.map(RunningExport::from).into_iter().chain(ublk.map(RunningExport::from));
-    let exports: Vec<_> =
-        fuse.map(|server| RunningExport::of_mount(server, None)).into_iter().chain(others).collect();
-    let stoppers = Stoppers::of(&exports, &mapping, handover.clone());
-    let in_force = Arc::new(OnceLock::new());
+    let no_timer = |e| Error::new(Exit::Failed, "no timer").because(&e);
+    let limit = ublk.as_ref().map(|_| TimeLimit::new()).transpose().map_err(no_timer)?;
+    let nbd = if nbd.is_empty() { None } else { Some(nbd_server(&args.serve, tls, nbd, &mapping)?) };
+    let vhost_user = vhost_user::take_over(&args.serve.vhost_user, machine, &args.volume.image, &mapping)?;
+    let servers = Servers { nbd, fuse, ublk, vhost_user, desktop: None };
+    let sockets = ControlSockets::Carried { name: name.clone(), control, metrics };
     let image = std::path::PathBuf::from(image);
-    let described = Described {
-        name: name.clone(),
-        image: image.clone(),
-        opened: opened.clone(),
-        addresses: addresses.clone(),
-        transport: transport.clone(),
-        sandbox: in_force.clone(),
-    };
-    let told = beside.clone().map(|beside| beside as Arc<dyn Reencrypter>);
-    let opening = control::Opening {
-        image: &image,
-        opened,
-        known,
-        addresses: addresses.clone(),
-        transport,
-        reencrypter: told,
-        old_server,
-    };
-    let stoppers = match &server {
-        Some(server) => stoppers.with(server.stopper()),
-        None => stoppers,
-    };
-    let stop = {
-        let stoppers = stoppers.clone();
-        move || stoppers.stop()
-    };
-    let tell_size = exports.iter().filter_map(RunningExport::tells_size).collect();
-    let sides = control::go_on((control, metrics), described, opening, &mapping, tell_size, stop)?;
-    old_server::gates(handover.as_deref(), &sides);
+    let names = Names { image: &image, addresses: addresses.clone() };
+    let assembly = Assembly::new(&args.serve, volume, servers, sockets, names, Ok(origin), watch)?;
     let pid_file = args
         .serve
         .pid_file
         .as_deref()
         .map(|path| Another::open(path, served_by.unwrap_or(-1)))
         .transpose()?;
-    let code = memory::Code::find();
-    if let Some(state) = sandbox::enter(&args.serve, &lower, disk, &mapping, locks)? {
-        let _ = in_force.set(state);
-    }
-    Ok(Prepared {
-        args,
-        below,
-        mapping,
-        beside,
-        kept,
-        server,
-        exports,
-        held,
-        ublk: limited,
-        machine: front,
-        code,
-        stoppers,
-        sides,
-        watch,
-        pid_file,
-        addresses,
-    })
+    assembly.enter_sandbox(&args.serve)?;
+    Ok(Prepared { args, below, assembly, limit, pid_file, addresses })
 }
 
 impl Prepared {
     /// Takes the volume with the commit word, and serves it until its end.
     fn serve(self, name: &Name, line: Line, mut child: daemon::Child, quiet: bool) -> Result<()> {
-        let Self { args, mapping, beside, server, exports, held, ublk, machine, stoppers, .. } = self;
-        let Self { sides, watch, pid_file, addresses, code, kept, below, .. } = self;
+        let Self { args, below, assembly, limit, pid_file, addresses } = self;
+        let Servers { nbd, fuse, ublk, vhost_user, .. } = &assembly.servers;
+        let machine = vhost_user.as_ref().map(VhostUserServer::holder);
+        let device = ublk.as_ref().map(UblkServer::holder);
         let at = |e: underseal_export::Error| Error::from(e).within(name);
         line.send(&Asking::Ready, &[], &[], Instant::now() + PATIENCE).map_err(at)?;
         let connections = at_rest(&line).map_err(|e| e.within(name))?;
@@ -313,54 +234,47 @@ impl Prepared {
             let front = vhost_user::at_rest(&line, until).map_err(|e| e.within(name))?;
             front.map_or(Ok(()), |front| machine.adopt(front)).map_err(|e| at(e).with_remedy(INSTEAD))?;
         }
-        let adopted = match &server {
+        let adopted = match nbd {
             Some(server) => Some(server.adopt(connections).map_err(at)?),
             None => None,
         };
         adopted.as_ref().map_or(Ok(()), |adopted| adopted.ready(until)).map_err(at)?;
         // Signals from the terminal's keys to this process do not end the volume.
         child.survives()?;
-        if let Some((device, limit)) = &ublk {
+        if let (Some(device), Some(limit)) = (&device, &limit) {
             limit.set(DEVICE).map_err(|e| Error::new(Exit::Failed, "no time limit").because(&e))?;
             device.recover(Instant::now() + DEVICE / 2).map_err(at)?;
         }
-        watch.go_on()?;
+        assembly.watch.go_on()?;
         // From here on the volume is this process's.
         line.take().map_err(|e| at(e.within("the process that serves it does not wait any more")))?;
-        let (device, limit) = ublk.unzip();
         if let Some(Err(e)) = limit.map(TimeLimit::lift) {
             log::error!("this process ends soon, since its time limit stays: {e}");
         }
         if let Some(adopted) = adopted {
             adopted.go();
         }
-        held.iter().for_each(FuseHolder::go_on);
-        machine.iter().for_each(VhostUserHolder::go_on);
-        device.iter().for_each(UblkHolder::go_on);
-        let holder = server.as_ref().map(Server::holder);
-        let gates = sides.gates();
+        fuse.iter().map(FuseServer::holder).for_each(|holder| holder.go_on());
+        machine.iter().for_each(|machine| machine.go_on());
+        device.iter().for_each(|device| device.go_on());
+        let gates = assembly.sides.gates();
         let gates: Vec<_> =
             gates.into_iter().flat_map(|(control, metrics)| [Some(control), metrics]).flatten().collect();
         let mut ours: Vec<_> = gates.iter().map(|gate| gate.are_ours()).collect();
-        ours.extend(holder.map(|holder| holder.are_ours()));
+        ours.extend(nbd.as_ref().map(|server| server.holder().are_ours()));
         ours.extend(machine.map(|machine| machine.are_ours()));
         for e in ours.into_iter().filter_map(underseal_export::Result::err) {
             log::error!("{}", Error::from(e).what());
         }
         // The PID file helps to stop the process; the volume is served without it, too.
         let pid_file = pid_file.map(Another::take).transpose();
-        watch.keep(pid_file.unwrap_or_else(|e| {
+        assembly.watch.keep(pid_file.unwrap_or_else(|e| {
             log::error!("{}", e.what());
             None
         }));
-        let exports: Vec<RunningExport> =
-            server.into_iter().map(RunningExport::from).chain(exports).collect();
-        watch.serves(&stoppers);
+        assembly.activate();
         gates.iter().for_each(|gate| gate.open());
-        let lost = stoppers.clone();
-        mapping.when_lost(Arc::new(move || lost.lose()));
-        let alive = Arc::downgrade(&mapping);
-        notify::ready(&addresses.join(" "), move || drop(alive.upgrade().map(|mapping| mapping.stats())));
+        notify::ready(&addresses.join(" "), assembly.health_check());
         if args.serve.log_file.is_none() {
             logging::to_syslog();
         }
@@ -371,12 +285,9 @@ impl Prepared {
             log::error!("{}", e.what());
         }
         lets_go(line, starter, below);
-        memory::give_back(&code);
+        assembly.give_back_memory();
         log::info!("taken over: {name}");
-        let last = Last { reencrypter: beside.as_deref(), layers: &[] };
-        let ended = until_stopped(exports, &mapping, &stoppers, sides, &last, &watch);
-        drop(kept);
-        ended
+        assembly.serve()
     }
 }
 

@@ -7,11 +7,9 @@ use std::sync::Arc;
 
 use underseal_device::FileDevice;
 use underseal_export::control::{OldServer, Origin, ServerExports};
-use underseal_export::fuse::{CarriedMount, FuseHolder, FuseServer};
 
 use super::control::Sides;
 use crate::cli::ServeArgs;
-use crate::error;
 use crate::{logging, notify};
 
 /// The parts of a served volume.
@@ -25,11 +23,6 @@ pub(super) struct Serving {
     /// The path of a detached header.
     pub(super) header: Option<PathBuf>,
     pub(super) exports: ServerExports,
-}
-
-/// Returns the parts of a mount that can be handed over.
-pub(super) fn mount(server: Option<&FuseServer>) -> error::Result<Option<(CarriedMount, FuseHolder)>> {
-    server.map(|server| Ok((server.carried()?, server.holder()))).transpose()
 }
 
 /// Returns how this process was started, or why a new server could not be started in this way.

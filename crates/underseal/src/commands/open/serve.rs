@@ -7,16 +7,11 @@ use std::time::Duration;
 
 use signal_hook::consts::SIGHUP;
 use underseal_datapath::Mapping;
-use underseal_export::TellSize;
 use underseal_export::control::OldServer;
-use underseal_export::fuse::FuseServer;
-use underseal_export::nbd::Server;
-use underseal_export::ublk::UblkServer;
-use underseal_export::vhost_user::VhostUserServer;
 use underseal_integrity::IntegrityDevice;
 
 use super::control::Sides;
-use super::desktop::Desktop;
+use super::servers::{RunningExport, Stopper};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::integrity;
@@ -24,77 +19,6 @@ use crate::notify;
 use crate::pid_file::PidFile;
 use crate::reencryption::online::OnlineReencryption;
 use crate::signals::{self, Taken, Woken};
-
-/// An export of a volume: the function that serves it, and the means to stop it.
-pub(super) struct RunningExport {
-    serve: Box<dyn FnOnce() -> Result<()> + Send>,
-    stopper: Stopper,
-    /// Notifies the export's clients of a new size, if that is possible.
-    tell_size: Option<TellSize>,
-    /// True when the end of this export ends the others.
-    leads: bool,
-}
-
-#[derive(Clone)]
-struct Stopper {
-    stop: Arc<dyn Fn() + Send + Sync>,
-    /// The cleanup when the process ends without waiting.
-    abandon: Option<Arc<dyn Fn() + Send + Sync>>,
-}
-
-impl RunningExport {
-    fn new(
-        serve: impl FnOnce() -> underseal_export::Result<()> + Send + 'static,
-        stop: impl Fn() + Send + Sync + 'static,
-    ) -> Self {
-        let stopper = Stopper { stop: Arc::new(stop), abandon: None };
-        Self { serve: Box::new(|| Ok(serve()?)), stopper, tell_size: None, leads: false }
-    }
-
-    pub(super) fn tells_size(&self) -> Option<TellSize> {
-        self.tell_size.clone()
-    }
-}
-
-impl From<Server> for RunningExport {
-    fn from(server: Server) -> Self {
-        let stopper = server.stopper();
-        Self { leads: true, ..Self::new(|| server.run(), move || stopper.stop()) }
-    }
-}
-
-impl RunningExport {
-    /// A mount, which may be shown on the desktop: then that ends first, while the file is served.
-    pub(super) fn of_mount(server: FuseServer, desktop: Option<Arc<Desktop>>) -> Self {
-        let (stopper, last) = (server.stopper(), server.stopper());
-        // Unmounting may take long, and a second signal must be noticed meanwhile.
-        let stop = move || {
-            let (stopper, desktop) = (stopper.clone(), desktop.clone());
-            aside("unmount", move || {
-                desktop.iter().for_each(|desktop| desktop.take_down());
-                stopper.stop();
-            });
-        };
-        let tell_size = Some(server.size_teller());
-        let mut export = Self { tell_size, ..Self::new(|| server.run(), stop) };
-        export.stopper.abandon = Some(Arc::new(move || last.abandon()));
-        export
-    }
-}
-
-impl From<UblkServer> for RunningExport {
-    fn from(server: UblkServer) -> Self {
-        let (stopper, tell_size) = (server.stopper(), Some(server.size_teller()));
-        Self { tell_size, ..Self::new(|| server.run(), move || stopper.stop()) }
-    }
-}
-
-impl From<VhostUserServer> for RunningExport {
-    fn from(server: VhostUserServer) -> Self {
-        let (stopper, tell_size) = (server.stopper(), Some(server.size_teller()));
-        Self { tell_size, ..Self::new(|| server.run(), move || stopper.stop()) }
-    }
-}
 
 /// The means to stop all exports.
 #[derive(Clone)]
@@ -108,19 +32,12 @@ pub(super) struct Stoppers {
 }
 
 impl Stoppers {
-    pub(super) fn of(
-        exports: &[RunningExport],
+    pub(super) fn new(
+        exports: Vec<Stopper>,
         mapping: &Arc<Mapping>,
         old_server: Option<Arc<OldServer>>,
     ) -> Self {
-        let exports = exports.iter().map(|export| export.stopper.clone()).collect();
         Self { exports, mapping: mapping.clone(), lost: Arc::default(), old_server }
-    }
-
-    /// Adds an NBD server, whose export is not made yet.
-    pub(super) fn with(mut self, server: underseal_export::nbd::Stopper) -> Self {
-        self.exports.push(Stopper { stop: Arc::new(move || server.stop()), abandon: None });
-        self
     }
 
     /// Stops the exports because a device is lost.
@@ -180,7 +97,7 @@ fn run(exports: Vec<RunningExport>, stoppers: &Stoppers) -> Result<()> {
 }
 
 /// Does a part of the stop that may take long, on a separate thread.
-fn aside(name: &str, part: impl FnOnce() + Send + 'static) {
+pub(super) fn aside(name: &str, part: impl FnOnce() + Send + 'static) {
     if let Err(e) = thread::Builder::new().name(name.into()).spawn(part) {
         log::warn!("stopping: no thread to {name} the volume with: {e}");
     }
