@@ -46,7 +46,7 @@ pub use keys::GrantedKeys;
 pub use loops::{Attachment, LeftNode, LoopNodes, LoopStep, LoopWork, LoopWorker, backing_file};
 pub use mapper::{Caller, Command, Mapper};
 pub use number::DeviceNumber;
-pub use opens::Family;
+pub use opens::{Family, openers};
 pub use registry::check_name;
 pub(crate) use registry::check_uuid;
 pub use targets::TARGETS;

@@ -59,6 +59,13 @@ impl Family {
     }
 }
 
+/// Returns how many programs and other users have a block device open, at least: those that /proc
+/// shows, loop devices over it, or else one that has claimed it. 0 for anything that is no block
+/// device.
+pub fn openers(node: &Path) -> u32 {
+    number_of(node).map_or(0, |number| opens(number, node, &Family::default()))
+}
+
 /// How many have a device open, at least. `node` leads to it.
 pub(crate) fn opens(number: DeviceNumber, node: &Path, family: &Family) -> u32 {
     match programs(number, family).saturating_add(loops_over(number)) {

@@ -37,6 +37,11 @@ impl<T: std::ops::Deref<Target: ReadAt>> ReadAt for Window<T> {
         self.of.read_exact_at(buf, self.place(offset, buf.len())?)
     }
 
+    fn forget_cached(&self, range: Range<u64>) {
+        let Some(start) = self.range.start.checked_add(range.start) else { return };
+        self.of.forget_cached(start..self.range.start.saturating_add(range.end));
+    }
+
     fn lock_within(
         &self,
         to: LockTo,

@@ -230,6 +230,16 @@ impl ReadAt for Lower {
         }
     }
 
+    fn forget_cached(&self, range: Range<u64>) {
+        match &*self.0 {
+            Kind::File { file, .. } | Kind::Header(file) => file.forget_cached(range),
+            Kind::Part { of, range: part } => {
+                of.forget_cached(part.start.saturating_add(range.start)..part.start.saturating_add(range.end))
+            }
+            _ => {}
+        }
+    }
+
     fn lock_within(
         &self,
         to: LockTo,

@@ -345,13 +345,13 @@ impl OpenOptions {
 
     fn open_luks(&self, lower: Lower) -> Result<Image> {
         let secret = &self.secret()?;
-        let (on, is_writable) = match &self.header {
+        let on = match &self.header {
             Some(path) => match Lower::open_header(path, self.writable) {
                 // A header that this user may read only.
-                Err(_) if self.writable => (Lower::open_header(path, false)?, false),
-                on => (on?, self.writable),
+                Err(_) if self.writable => Lower::open_header(path, false)?,
+                on => on?,
             },
-            None => (lower.clone(), self.writable),
+            None => lower.clone(),
         };
         let mut header = underseal_volume::Header::read(&on)?;
         let mut lock = None;
@@ -370,9 +370,6 @@ impl OpenOptions {
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         let (key, slot) = unlock(&header, &on, secret, self.keyslot, self.allow_null)?;
-        if is_writable {
-            header.secure(&on)?;
-        }
         let layer = header.integrity_layer()?;
         let layer = layer.map(|layer| Layer::open(lower.clone(), &layer, self.writable)).transpose()?;
         let options = ActivateOptions {

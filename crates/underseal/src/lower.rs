@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -137,6 +138,10 @@ impl ReadAt for FileBytes {
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         ReadAt::read_exact_at(&self.file, buf, offset)
+    }
+
+    fn forget_cached(&self, range: Range<u64>) {
+        ReadAt::forget_cached(&self.file, range);
     }
 
     fn lock_within(

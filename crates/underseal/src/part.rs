@@ -99,9 +99,6 @@ pub(crate) fn luks(
             unlocked.key
         }
     };
-    if !access.read_only {
-        header.secure(&**on).map_err(|e| e.in_file(name))?;
-    }
     let options = ActivateOptions {
         detached: args.header.is_some(),
         allow_discards: access.allow_discards,

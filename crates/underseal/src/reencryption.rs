@@ -3,7 +3,6 @@
 pub(crate) mod marker;
 mod no_step;
 pub(crate) mod online;
-mod secured;
 mod watched;
 
 use std::fs::File;
@@ -18,8 +17,6 @@ use underseal_volume::luks2::{self, Ledger, ResumeOptions, Stage, Status};
 use underseal_volume::reencrypt::Options;
 use underseal_volume::reencrypt::state::{self, State};
 use underseal_volume::{ErrorKind, Header, LockTo, ReencryptionLock, Target, VolumeKey, reencrypt};
-
-pub(crate) use self::secured::secured;
 
 use self::marker::Marker;
 use self::no_step::NoStep;

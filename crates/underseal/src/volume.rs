@@ -329,10 +329,6 @@ fn luks_volume(
     header = reencryption::held(header, on, &key, place).map_err(|e| e.within(name.display()))?;
     header.hold_to(&args.trust.pinned()).map_err(|e| e.in_file(name))?;
     if !access.read_only {
-        if !device.geometry().read_only {
-            header = reencryption::secured(header, on, &key, place).map_err(|e| e.within(name.display()))?;
-            header.hold_to(&args.trust.pinned()).map_err(|e| e.in_file(name))?;
-        }
         header =
             reencryption::mended(header, on, &key, (place, &data)).map_err(|e| e.within(name.display()))?;
     }

@@ -10,9 +10,12 @@ pub(crate) mod recorder;
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
+
+use rustix::fs::{Advice, fadvise};
 
 use crate::lock::{HeaderLock, LockTo, PATIENCE};
 use crate::{Error, ErrorKind, Result};
@@ -30,6 +33,12 @@ pub trait ReadAt {
     /// # Errors
     /// `UnexpectedEof` beyond the end; otherwise the error of the system.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Lets go of cached bytes of a range, so that the next read shows what the disk has. A cache
+    /// may show more: bytes whose write failed, or older ones, where another device node leads to
+    /// the same disk (a partition, or the file of a loop device). Bytes that are not written yet
+    /// stay cached, and so does everything where the cache cannot be told.
+    fn forget_cached(&self, _range: Range<u64>) {}
 
     /// Waits for the header's lock, which all operations on headers take themselves. Returns `None`
     /// when there is nothing to lock.
@@ -60,6 +69,14 @@ impl ReadAt for File {
         FileExt::read_exact_at(self, buf, offset)
     }
 
+    fn forget_cached(&self, range: Range<u64>) {
+        /// The largest unit that Linux keeps or lets go of as a whole.
+        const FOLIO: u64 = 2 << 20;
+        let start = range.start / FOLIO * FOLIO;
+        let len = range.end.checked_next_multiple_of(FOLIO).unwrap_or(range.end).saturating_sub(start);
+        let _ = fadvise(self, start, NonZeroU64::new(len), Advice::DontNeed);
+    }
+
     fn lock_within(&self, to: LockTo, patience: Duration) -> Result<Option<HeaderLock<'_>>> {
         HeaderLock::take(self, to, patience)
     }
@@ -86,6 +103,7 @@ pub(crate) fn read(from: &(impl ReadAt + ?Sized), offset: u64, len: usize) -> Re
 }
 
 pub(crate) fn read_into(from: &(impl ReadAt + ?Sized), offset: u64, bytes: &mut [u8]) -> Result<()> {
+    from.forget_cached(offset..offset.saturating_add(bytes.len() as u64));
     from.read_exact_at(bytes, offset).map_err(|e| {
         let kind = if e.kind() == io::ErrorKind::UnexpectedEof { ErrorKind::TooSmall } else { ErrorKind::Io };
         Error::new(kind, format!("cannot read {} bytes at byte {offset}", bytes.len())).with_source(e)

@@ -202,23 +202,35 @@ pub(super) fn close(_: &Args, words: &Words<'_>) -> Result<()> {
     let place = place.where_served(&about);
     let _lock = place.lock()?;
     let busy = || Failure::new(Status::Busy, format!("Device {} is still in use.", place.name));
-    // A claimed device, such as one with a mounted filesystem, stays.
-    if place.device().is_some_and(|device| super::look::is_claimed(&device)) {
+    // A device that a mounted filesystem has claimed, or a program has open, stays.
+    if place.device().is_some_and(|device| super::look::is_claimed(&device) || stays_open(&device)) {
         return Err(busy());
     }
     if let Some(file) =
         place.file.as_ref().filter(|file| about.addresses.iter().any(|at| Path::new(at) == *file))
     {
-        // A program that has the device open keeps it until it closes it, and no other device gets
-        // its name until then.
+        // A program that was not seen keeps the device until it closes it. Then the kernel gives
+        // the device to another file, and the link must not lead there.
         place.detach();
         if is_used(file)? {
+            place.lead_to_file();
             return Err(busy());
         }
     }
     end(&place.name, None)?;
     place.clear();
     Ok(())
+}
+
+/// Returns true when a program has a block device open for longer than udev looks at one.
+fn stays_open(device: &Path) -> bool {
+    (0..20).all(|_| {
+        let is_open = underseal_dm::openers(device) > 0;
+        if is_open {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        is_open
+    })
 }
 
 /// Returns true when a program has the file open. A released loop device takes a moment to

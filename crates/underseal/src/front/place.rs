@@ -160,6 +160,18 @@ impl Place {
         }
     }
 
+    /// Makes `/dev/mapper/NAME` lead to the file, in place of a loop device that was released.
+    pub(super) fn lead_to_file(&self) {
+        if self.device().is_none() {
+            return;
+        }
+        let _ = fs::remove_file(self.link());
+        let record = self.record().map(|path| fs::write(path, self.path().as_os_str().as_bytes()));
+        if let Err(e) = record.transpose().and_then(|_| symlink(self.path(), self.link())) {
+            log::warn!("{}: {e}; the volume is at {}", self.link().display(), self.path().display());
+        }
+    }
+
     /// Removes `/dev/mapper/NAME`, and the loop device that it led to.
     pub(super) fn unlink(&self) {
         if self.linked().is_some() {

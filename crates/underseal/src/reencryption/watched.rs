@@ -1,6 +1,7 @@
 //! Bytes that remember a failed sync.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -28,6 +29,10 @@ impl ReadAt for Watched {
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.bytes.read_exact_at(buf, offset)
+    }
+
+    fn forget_cached(&self, range: Range<u64>) {
+        self.bytes.forget_cached(range);
     }
 
     fn lock_within(

@@ -1,6 +1,7 @@
 //! A header whose lock is kept for several updates.
 
 use std::io;
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -56,6 +57,10 @@ impl ReadAt for KeptLock<'_> {
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.on.read_exact_at(buf, offset)
+    }
+
+    fn forget_cached(&self, range: Range<u64>) {
+        self.on.forget_cached(range);
     }
 
     fn lock_within(&self, to: LockTo, patience: Duration) -> Result<Option<HeaderLock<'_>>> {

@@ -138,6 +138,10 @@ impl ReadAt for WatchedData<'_> {
         self.noting(self.on.read_exact_at(buf, offset))
     }
 
+    fn forget_cached(&self, range: Range<u64>) {
+        self.on.forget_cached(range);
+    }
+
     fn lock(&self, to: LockTo) -> underseal_volume::Result<Option<HeaderLock<'_>>> {
         self.on.lock(to)
     }
