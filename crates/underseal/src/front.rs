@@ -34,6 +34,7 @@ mod reencrypt;
 mod status;
 mod takes;
 mod tcrypt;
+mod terminal;
 mod tokens;
 mod verb;
 mod volume;
@@ -105,7 +106,7 @@ fn act(args: &mut Args, given: &[String]) -> Result<()> {
         return Err(Failure::wrong("Argument <action> missing."));
     };
     let verb = Verb::find(&action.to_string_lossy())?;
-    let words = Words { verb, words: words.iter().map(PathBuf::from).collect() };
+    let mut words = Words { verb, words: words.iter().map(PathBuf::from).collect() };
     takes::check(verb.name, given)?;
     // No size is any size.
     for size in [&mut args.keyfile_size, &mut args.new_keyfile_size] {
@@ -118,6 +119,7 @@ fn act(args: &mut Args, given: &[String]) -> Result<()> {
     if let Some(name) = args.not_kept(verb.name) {
         return Err(Failure::unsupported(&format!("{name} is not supported")));
     }
+    terminal::asks(args, &mut words)?;
     let _key = keyring::as_key_file(args, verb.name)?;
     let _line = pipe::as_key_file(args, verb.name)?;
     let _lines = pipe::as_new_key_file(args, verb.name)?;

@@ -30,7 +30,7 @@ impl Args {
         }
     }
 
-    fn is(&self, kinds: &[&str]) -> bool {
+    pub(super) fn is(&self, kinds: &[&str]) -> bool {
         self.kind.as_deref().is_some_and(|kind| kinds.contains(&kind))
     }
 
@@ -112,7 +112,9 @@ impl Args {
                 "Option --unbound needs --test-passphrase here.",
             ),
             (
-                opens && self.key_file.len() > 1 && !self.is(&["tcrypt"]),
+                (opens || ["luksFormat", "luksAddKey"].contains(&action))
+                    && self.key_file.len() > 1
+                    && !self.is(&["tcrypt"]),
                 "Option --key-file can be used only once here.",
             ),
         ]

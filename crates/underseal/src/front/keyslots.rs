@@ -49,8 +49,8 @@ pub(super) fn remove(args: &Args, words: &Words<'_>) -> Result<()> {
     // Without a terminal no warning is asked about.
     let call = slots("remove", args, device).flag("force", args.batch_mode || from_stdin().is_some());
     match words.get(1) {
-        Some(path) => call.key_file(path, args).run(),
-        None => call.secret(args).run(),
+        Some(path) if args.key_file.is_empty() => call.key_file(path, args).run(),
+        _ => call.secret(args).run(),
     }
 }
 

@@ -132,9 +132,14 @@ pub(super) fn volume(call: Call, args: &Args) -> Result<Call> {
         "loopaes" => loopaes(call, args),
         "plain" => {
             // As in cryptsetup, no more of a key file is read than the key's length.
-            let raw = args.key_file.first().is_some_and(|path| path.as_os_str() != "-");
-            let size = (raw && args.keyfile_size.is_none()).then(|| args.key_size.unwrap_or(256) / 8);
-            Ok(plain(call.secret(args).number("keyfile-size", size), args))
+            let call = match args.key_file.first().filter(|path| path.as_os_str() != "-") {
+                Some(file) => call
+                    .option("key-file", Some(file))
+                    .number("keyfile-offset", args.keyfile_offset)
+                    .number("keyfile-size", Some(args.key_size.unwrap_or(256) / 8)),
+                None => call.secret(args),
+            };
+            Ok(plain(call, args))
         }
         _ => Err(Failure::unsupported(&format!("--type {kind} is not supported"))),
     }
@@ -148,9 +153,11 @@ fn is_plain(args: &Args) -> bool {
 fn plain(call: Call, args: &Args) -> Call {
     const SECTOR: &str = "s";
     let sectors = |count: Option<u64>| count.map(|count| format!("{count}{SECTOR}"));
-    if args.cipher.is_none() && args.key_file.is_empty() {
+    // A key file is not hashed.
+    let hashes = args.key_file.first().is_none_or(|path| path.as_os_str() == "-");
+    if args.cipher.is_none() || args.key_size.is_none() || hashes && args.hash.is_none() {
         log::warn!(
-            "no --cipher and --hash: the defaults are those of cryptsetup 2.7 (aes-xts-plain64, sha256); before, they were \
+            "not all of --cipher, --key-size and --hash are given: the defaults are those of cryptsetup 2.7 (aes-xts-plain64, sha256); before, they were \
              aes-cbc-essiv:sha256 and ripemd160"
         );
     }

@@ -6,7 +6,7 @@
 #![expect(unsafe_code, reason = "a descriptor that is inherited by its number")]
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, IsTerminal, Read};
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::path::Path;
 
@@ -99,6 +99,10 @@ fn key_bytes(path: &Path, offset: u64, len: Option<u64>) -> Result<Key> {
     let file =
         if name == "-" { io::stdin().as_fd().try_clone_to_owned().map(File::from) } else { File::open(path) };
     let mut file = file.map_err(failed)?;
+    if file.is_terminal() {
+        let context = format!("{name}: a key file cannot be read from a terminal, which would show it");
+        return Err(Error::usage(context).with_remedy("without a key file, to be asked"));
+    }
     // A pipe has no offset to seek to.
     let skipped = io::copy(&mut (&mut file).take(offset), &mut io::sink()).map_err(failed)?;
     if skipped < offset {

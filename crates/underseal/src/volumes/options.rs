@@ -188,6 +188,9 @@ impl Options {
                 Some(path) if path.starts_with('/') => {
                     self.of_open.push(("nbd", Some(format!("unix:{path}"))));
                 }
+                Some(place) if place.strip_prefix("unix:").is_some_and(|path| !path.starts_with('/')) => {
+                    return Err(format!("{place} is not an absolute path"));
+                }
                 Some(place) => self.of_open.push(("nbd", Some(place.into()))),
             },
             // A comma in the policy would end the word, so it is written as a plus sign.
