@@ -5,6 +5,7 @@
 mod channel;
 mod expected;
 mod extents;
+mod looped;
 mod sysfs;
 mod trim;
 mod write_back;
@@ -26,6 +27,7 @@ use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result, Zone, Z
 use channel::FileChannel;
 use expected::Expected;
 pub use expected::ExpectedBytes;
+pub use looped::loop_over;
 
 /// `_IOR(0x12, 114, size_t)` (linux/fs.h).
 const BLKGETSIZE64: u64 = 2 << 30 | 8 << 16 | 0x12 << 8 | 114;
@@ -154,6 +156,11 @@ impl FileDevice {
     /// Keeps another file open as long as this device, for its lock. Later calls have no effect.
     pub fn keep_open(&self, file: File) {
         let _ = self.shared.also_open.set(file);
+    }
+
+    /// Returns the file that is [kept open](FileDevice::keep_open).
+    pub fn kept_open(&self) -> Option<&File> {
+        self.shared.also_open.get()
     }
 
     /// The open file with the lock: for a format, and for handing the device to another process.

@@ -102,10 +102,21 @@ impl Lower {
                 let options = underseal_device::OpenOptions { read_only: !writable, ..Default::default() };
                 refuse_marked(path)?;
                 let device = FileDevice::open(path, options)?;
+                // One may have begun, and its process have ended, before the lock was taken.
+                refuse_marked(path)?;
                 let file = device.reopen()?;
                 Ok(Self(Arc::new(Kind::File { device: Arc::new(device), file })))
             }
         }
+    }
+
+    /// Refuses a file that a loop device is over: a file system that is mounted there would write
+    /// over what is made.
+    pub(crate) fn refuse_looped(&self) -> Result<()> {
+        let Kind::File { file, .. } = &*self.0 else { return Ok(()) };
+        let Some(device) = underseal_device::loop_over(file) else { return Ok(()) };
+        let what = format!("the file is below {}: detach that first", device.display());
+        Err(Error::new(ErrorKind::Busy, what))
     }
 
     /// Takes over an open file or block device.

@@ -3,11 +3,10 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use underseal_device::{ErrorKind, FileDevice, lock_image};
@@ -18,60 +17,50 @@ use underseal_fuse::MountEntry;
 /// The device and inode number of a file: several loop devices may use it.
 pub(crate) type FileId = (DeviceNumber, u64);
 
-/// The open file below a loop device, which is to be locked.
-pub(crate) struct FileBelow {
-    file: File,
-    name: String,
-    exclusive: bool,
-}
-
-impl FileBelow {
-    /// The file below an image; none where the image is no loop device, or its file cannot be
-    /// opened.
-    pub(crate) fn open(image: &File, exclusive: bool) -> Option<Self> {
-        let (path, id) = find(image)?;
-        let name = format!("{}, on which the loop device lies,", path.display());
-        let opened = open_to_lock(&path, id, exclusive);
-        if opened.is_none() {
-            log::warn!("{name} cannot be locked: another program may open it");
-        }
-        opened.map(|(file, exclusive)| Self { file, name, exclusive })
-    }
-
-    fn lock(&self) -> underseal_device::Result<()> {
-        lock_image(&self.file, &self.name, self.exclusive)
-    }
-
-    /// Locks the file once another process, which ends now, has let it go. The lock lasts as long
-    /// as this process.
-    pub(crate) fn lock_after(self, patience: Duration) {
-        let end = Instant::now() + patience;
-        loop {
-            match self.lock() {
-                Err(e) if e.kind() == ErrorKind::Locked && Instant::now() < end => {}
-                Err(e) => return log::error!("{e}: another program may write to the volume"),
-                // A volume is served until its process ends.
-                Ok(()) => return std::mem::forget(self.file),
-            }
-        }
-    }
-}
-
 /// Locks the file below an image that is a loop device, for as long as the image is open. `Locked`
 /// when another program has that file.
 pub(crate) fn lock_below(image: &FileDevice, exclusive: bool) -> underseal_device::Result<()> {
-    let Some(below) = FileBelow::open(image.file(), exclusive) else { return Ok(()) };
-    match below.lock() {
+    let Some((path, id)) = find(image.file()) else { return Ok(()) };
+    let name = name_of(&path);
+    let Some((file, exclusive)) = open_to_lock(&path, id, exclusive) else {
+        log::warn!("{name} cannot be locked: another program may open it");
+        return Ok(());
+    };
+    match lock_image(&file, &name, exclusive) {
         Err(e) if e.kind() == ErrorKind::Locked => Err(e),
         Err(e) => {
             log::warn!("{e}");
             Ok(())
         }
         Ok(()) => {
-            image.keep_open(below.file);
+            image.keep_open(file);
             Ok(())
         }
     }
+}
+
+/// Takes the file below an image that is a loop device from descriptors of another server, of which
+/// the first is the image's. The lock of an open file is all processes' that have it: the file is
+/// never without one.
+pub(crate) fn carried(fds: &mut Vec<OwnedFd>) -> Option<File> {
+    let image = File::from(fds.first()?.try_clone().ok()?);
+    let (_, id) = find(&image)?;
+    let is_below = |fd: &OwnedFd| fd.try_clone().is_ok_and(|fd| is_file(&File::from(fd), id));
+    let at = fds.iter().skip(1).position(is_below)? + 1;
+    Some(fds.remove(at).into())
+}
+
+/// Keeps a [`carried`] file open as long as the image, with its lock. Fails with `Locked` where the
+/// other server had none, and another program has one.
+pub(crate) fn keep_carried(image: &FileDevice, file: File, exclusive: bool) -> underseal_device::Result<()> {
+    let path = find(image.file()).map_or_else(PathBuf::new, |(path, _)| path);
+    lock_image(&file, &name_of(&path), exclusive)?;
+    image.keep_open(file);
+    Ok(())
+}
+
+fn name_of(path: &Path) -> String {
+    format!("{}, on which the loop device lies,", path.display())
 }
 
 /// Returns the path and the numbers of the file below a loop device, or below a partition of one.

@@ -39,7 +39,10 @@ impl Lower {
     /// the middle of a reencryption.
     pub(crate) fn open(name: &Path, options: OpenOptions) -> Result<Self> {
         marker::refuse_unfinished(name)?;
-        Self::open_unfinished(name, options)
+        let opened = Self::open_unfinished(name, options)?;
+        // One may have begun, and its process have ended, before the lock was taken.
+        marker::refuse_unfinished(name)?;
+        Ok(opened)
     }
 
     /// As [`Lower::open`], for a caller that knows how far a reencryption is.

@@ -67,7 +67,8 @@ pub struct OldServer {
     /// The server's supervisor.
     pub supervised: Option<Supervised>,
     /// Descriptors of files other than the image, whose paths the new server trusts only with these
-    /// descriptors: the header, and last the log file, which the new server appends to.
+    /// descriptors: the header, the file below a loop device with its lock, and last the log file,
+    /// which the new server appends to.
     pub apart: Box<dyn Fn() -> Vec<OwnedFd> + Send + Sync>,
     /// Ends this process, and leaves sockets and mounts in place. The argument is the PID of the
     /// new server.

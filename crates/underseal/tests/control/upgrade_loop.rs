@@ -1,6 +1,7 @@
 //! A volume on a loop device that another process takes over: the file below it stays locked.
 
 use std::fs::{self, File};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use underseal_device::{ErrorKind, lock_image};
 
@@ -26,11 +27,21 @@ fn the_file_below_a_loop_device_is_locked_by_the_new_server_too() {
     assert!(is_locked());
     for _ in 0..2 {
         let old = operator.pid();
-        operator.does("upgrade image");
-        assert_ne!(operator.pid(), old);
         let program = format!("/proc/{old}/exe");
-        wait_until("the old server is gone", PATIENCE, || fs::read_link(&program).is_err());
-        wait_until("the new server has locked the file", PATIENCE, is_locked);
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let always = scope.spawn(|| {
+                while !ended.load(Ordering::SeqCst) {
+                    assert!(is_locked(), "no other program gets the file meanwhile");
+                }
+            });
+            operator.does("upgrade image");
+            assert_ne!(operator.pid(), old);
+            wait_until("the old server is gone", PATIENCE, || fs::read_link(&program).is_err());
+            ended.store(true, Ordering::SeqCst);
+            always.join().unwrap();
+        });
+        assert!(is_locked());
     }
     operator.does("close image");
     wait_until("the file is free", PATIENCE, || !is_locked());

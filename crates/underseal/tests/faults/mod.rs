@@ -11,6 +11,7 @@
 //!   clients.rs   clients that are killed, that crowd, that are slow
 //!   ending.rs    SIGTERM and SIGKILL under load: what was acknowledged is on the image
 //!   lost_headers.rs  a disk that lost a header which the page cache shows
+//!   stale_pages.rs  a disk with several device nodes
 //!   load.rs      writers that remember what was acknowledged
 //! ```
 
@@ -23,4 +24,5 @@ mod load;
 mod lost_headers;
 mod neighbours;
 mod shrinking;
+mod stale_pages;
 mod truncated;

@@ -9,7 +9,7 @@ use crate::support::{output, tool};
 
 /// `$C` is the program, `$D` the image, `$F` makes new keyslots cheap. `opens WORD` says whether the
 /// passphrase opens the image. Keyslot 0 has `secret`, keyslot 1 the same with a newline.
-const CASES: [&str; 77] = [
+const CASES: [&str; 79] = [
     // Stdin: a line, or all of it.
     "printf secret | $C open --test-passphrase $D",
     r"printf 'secret\nmore' | $C open --test-passphrase $D",
@@ -79,6 +79,7 @@ const CASES: [&str; 77] = [
     "printf secret | $C luksRemoveKey -q $D -; opens secret",
     "printf secretxx | $C luksRemoveKey -q --keyfile-size 6 $D; opens secret",
     "$C luksRemoveKey -q $D <(printf secret); opens secret",
+    "$C luksRemoveKey -q --key-file key $D line; opens secret",
     "printf secret | $C luksKillSlot -q --key-file - $D 1",
     "printf wrong | $C luksKillSlot -q --key-file - $D 1; $C luksDump $D | grep --count ' luks2'",
     "$C luksKillSlot -q --key-file empty $D 1; $C luksDump $D | grep --count ' luks2'",
@@ -92,6 +93,7 @@ const CASES: [&str; 77] = [
     "printf xxfreshxx | $C luksFormat -q $F --keyfile-offset 2 --keyfile-size 5 $D -; opens fresh",
     "$C luksFormat -q $F $D < /dev/null",
     "$C luksFormat -q $F --key-file key $D new; opens fresh; opens secret",
+    "$C luksFormat -q $F --key-file key --key-file new $D; opens fresh; opens secret",
     "$C luksFormat -q $F $D <(printf fresh); opens fresh",
 ];
 

@@ -42,3 +42,37 @@ fn the_questions_are_theirs() {
         assert_eq!(code, Some(1), "{whose}");
     }
 }
+
+/// A key file "-" that is a terminal is asked for as a passphrase is: hidden, and up to Enter.
+#[test]
+fn a_dash_is_asked_for_on_a_terminal() {
+    let pair = Pair::new();
+    for whose in ["ours", "theirs"] {
+        pair.image("disk", 24 << 20);
+        for words in [&["luksFormat", "-q", "disk", "-"][..], &["luksAddKey", "disk", "--key-file", "-", "-"]]
+        {
+            let mut terminal = typed(&pair, whose, &[words, &CHEAP].concat());
+            if words[0] == "luksAddKey" {
+                terminal.sees("passphrase").hides().types("secret\n");
+                terminal.sees("new passphrase").hides().types("fresh\n");
+                terminal.sees("Verify passphrase").hides().types("fresh\n");
+            } else {
+                terminal.sees("Enter passphrase for disk: ").hides().types("secret\n");
+            }
+            let (code, shown) = terminal.ends();
+            assert_eq!(code, Some(0), "{whose}: {words:?}: {shown}");
+            assert!(!shown.contains("secret") && !shown.contains("fresh"), "{whose}: {shown}");
+        }
+        for passphrase in ["secret\n", "fresh\n"] {
+            let mut terminal = typed(&pair, whose, &["open", "--test-passphrase", "disk", "-d", "-"]);
+            terminal.sees("Enter passphrase for disk: ").hides().types(passphrase);
+            let (code, shown) = terminal.ends();
+            assert_eq!(code, Some(0), "{whose}: {passphrase}: {shown}");
+        }
+        for refused in [&["-d", "/dev/tty"][..], &["-d", "-", "--keyfile-offset", "1"]] {
+            let words = [&["open", "--test-passphrase", "disk"][..], refused].concat();
+            let (code, shown) = typed(&pair, whose, &words).ends();
+            assert_eq!(code, Some(1), "{whose}: {refused:?}: {shown}");
+        }
+    }
+}

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use crate::front::pair::{CHEAP, Pair, all, text, with_stdin};
 use crate::support::mounts::{cannot_fuse, cannot_mount, client, skip};
-use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::{output, run, tool};
 
 #[test]
@@ -258,6 +257,27 @@ fn a_plain_volume_needs_no_header() {
 }
 
 #[test]
+fn defaults_of_plain_volumes_that_changed_are_told() {
+    let pair = Pair::new();
+    pair.image("disk", 1 << 20);
+    pair.file("key", &[7; 64]);
+    let warns = |words: &str| {
+        let mut open = pair.ours();
+        // Data that would begin beyond the end: nothing is opened.
+        open.args(["open", "--type", "plain", "disk", "--offset", "9999999"]).args(words.split(' '));
+        let refused = with_stdin(open.arg("none"), "secret\n");
+        assert!(!refused.status.success(), "{}", all(&refused));
+        all(&refused).contains("defaults are those of cryptsetup 2.7")
+    };
+    for words in ["-c aes-xts-plain64 -s 256", "-s 256 -h sha256", "-c aes-xts-plain64 -h sha256", "-d key"] {
+        assert!(warns(words), "{words}");
+    }
+    for words in ["-c aes-xts-plain64 -s 256 -h sha256", "-c aes-xts-plain64 -s 512 -d key"] {
+        assert!(!warns(words), "{words}");
+    }
+}
+
+#[test]
 fn who_gives_a_wrong_passphrase_leaves_nothing_behind() {
     if let Some(reason) = cannot_fuse() {
         return skip("wrong", reason);
@@ -305,10 +325,13 @@ fn what_is_in_use_is_not_closed_wherever_it_is_looked_for() {
         assert_eq!(fs::canonicalize(&device).unwrap(), looped, "no other loop device took its place");
     }
     drop(held);
+    // The kernel does not give the device to another file, to which the link would lead.
     let bound = Path::new("/sys/block").join(looped.file_name().unwrap()).join("loop/backing_file");
     let is_ours = || fs::read_to_string(&bound).is_ok_and(|file| file.trim_end() == text(&open.plain));
-    wait_until("the kernel has given the loop device back", PATIENCE, || !is_ours());
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(is_ours(), "{}", looped.display());
     run(pair.ours().args(["close", &open.name]));
+    assert!(!is_ours());
     assert!(fs::symlink_metadata(&device).is_err());
 }
 

@@ -33,7 +33,7 @@ use crate::cli::{Cli, Command, OpenArgs, UpgradeArgs};
 use crate::commands::control::{connect, failed, refused};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::loop_file::FileBelow;
+use crate::loop_file;
 use crate::pid_file::Another;
 use crate::reencryption::marker;
 use crate::time_limit::TimeLimit;
@@ -96,8 +96,6 @@ fn is_confined(pid: i32) -> bool {
 /// A volume that this process is ready to serve.
 struct Prepared {
     args: Box<OpenArgs>,
-    /// The file below a loop device, which the old server has locked still.
-    below: Option<FileBelow>,
     assembly: Assembly,
     /// The limit of the time that this process may have the block device.
     limit: Option<TimeLimit>,
@@ -143,6 +141,7 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
     }
     // The new server will be a daemon.
     args.serve.daemon = true;
+    let below = loop_file::carried(&mut fds);
     let its_log = its_log(&mut fds);
     match &args.serve.log_file {
         // A confined server may send any path, and this process could append to any file.
@@ -171,8 +170,11 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
     let options = OpenOptions { read_only, ..args.volume.lower.options(read_only) };
     let file =
         FileDevice::over(File::from(fds.remove(0)), &args.volume.image.display().to_string(), options)?;
-    // The lock of the file below a loop device is the old server's own.
-    let below = if options.unlocked { None } else { FileBelow::open(file.file(), !read_only) };
+    match below {
+        Some(below) => loop_file::keep_carried(&file, below, !read_only)?,
+        None if options.unlocked => {}
+        None => loop_file::lock_below(&file, !read_only)?,
+    }
     let volume = volume.volume(&key)?;
     let opened = volume::go_on(&args.volume, Arc::new(file), volume, opened, (key, size))?;
     let volume = OpenVolume::new(&args.serve, opened, None)?;
@@ -216,13 +218,13 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
         .map(|path| Another::open(path, served_by.unwrap_or(-1)))
         .transpose()?;
     assembly.enter_sandbox(&args.serve)?;
-    Ok(Prepared { args, below, assembly, limit, pid_file, addresses })
+    Ok(Prepared { args, assembly, limit, pid_file, addresses })
 }
 
 impl Prepared {
     /// Takes the volume with the commit word, and serves it until its end.
     fn serve(self, name: &Name, line: Line, mut child: daemon::Child, quiet: bool) -> Result<()> {
-        let Self { args, below, assembly, limit, pid_file, addresses } = self;
+        let Self { args, assembly, limit, pid_file, addresses } = self;
         let Servers { nbd, fuse, ublk, vhost_user, .. } = &assembly.servers;
         let machine = vhost_user.as_ref().map(VhostUserServer::holder);
         let device = ublk.as_ref().map(UblkServer::holder);
@@ -284,7 +286,7 @@ impl Prepared {
         if let Err(e) = child.detach_saying(if quiet { "" } else { &said }) {
             log::error!("{}", e.what());
         }
-        lets_go(line, starter, below);
+        lets_go(line, starter);
         assembly.give_back_memory();
         log::info!("taken over: {name}");
         assembly.serve()
@@ -292,8 +294,8 @@ impl Prepared {
 }
 
 /// Lets the old process go once the one that started this one is gone: from then on this one is a
-/// child of whoever supervises it. What the old process has locked is locked again then.
-fn lets_go(line: Line, starter: Option<rustix::process::Pid>, below: Option<FileBelow>) {
+/// child of whoever supervises it.
+fn lets_go(line: Line, starter: Option<rustix::process::Pid>) {
     const LOOK: Duration = Duration::from_millis(5);
     let wait = move || {
         let end = Instant::now() + Duration::from_secs(5);
@@ -301,7 +303,6 @@ fn lets_go(line: Line, starter: Option<rustix::process::Pid>, below: Option<File
             thread::sleep(LOOK);
         }
         drop(line);
-        below.into_iter().for_each(|below| below.lock_after(PATIENCE));
     };
     if let Err(e) = thread::Builder::new().name("let-go".into()).spawn(wait) {
         log::error!("no thread to wait for the end of the process that started this one: {e}");

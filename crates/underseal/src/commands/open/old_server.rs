@@ -62,9 +62,12 @@ pub(super) fn of(
         std::process::exit(0)
     };
     let header = header.and_then(|path| std::path::absolute(path).ok());
+    let locked = image.clone();
     let apart = move || {
         let header = header.as_ref().and_then(|path| File::open(path).ok()).map(OwnedFd::from);
-        header.into_iter().chain(logging::open_file()).collect()
+        // The file below a loop device, with its lock.
+        let below = locked.kept_open().and_then(|file| file.try_clone().ok()).map(OwnedFd::from);
+        header.into_iter().chain(below).chain(logging::open_file()).collect()
     };
     Ok(Arc::new(OldServer::new(image, origin, exports, notify::supervised(), apart, end)))
 }

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::path::Path;
 
 use underseal_cipher::{Key, SectorSize};
+use underseal_device::loop_over;
 use underseal_volume::info::SegmentInfo;
 use underseal_volume::luks2::{self, BeginOptions, NewKey, Passphrase};
 pub(super) use underseal_volume::reencrypt::forms;
@@ -66,6 +67,15 @@ pub(super) fn says_what(args: &ReencryptArgs) -> bool {
         args;
     let key = *keep_key || volume_key_file.is_some();
     *encrypt || *decrypt || key || cipher.is_some() || key_size.is_some() || sector_size.is_some()
+}
+
+/// Refuses an image that a loop device is over: a file system that is mounted there would write over
+/// what is made. Fails with `InUse`.
+fn refuse_looped(image: &Path) -> Result<()> {
+    let Some(device) = File::open(image).ok().and_then(|file| loop_over(&file)) else { return Ok(()) };
+    let device = device.display();
+    let what = format!("{}: is in use by the loop device {device}", image.display());
+    Err(Error::new(Exit::InUse, what).with_remedy(format!("unmount it, then losetup --detach {device}")))
 }
 
 /// Refuses options that do not fit the unfinished reencryption, or that need one. The same command

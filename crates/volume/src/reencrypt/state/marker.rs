@@ -7,9 +7,11 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FileType, Mode, OFlags, fstat};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -20,6 +22,8 @@ use crate::{Error, ErrorKind, LockTo, ReadAt, Result};
 /// The most bytes of a marker.
 const LEN: usize = 8 << 10;
 const VERSION: u32 = 1;
+/// The most bytes of a file's name on Linux.
+const MOST_NAME: usize = 255;
 
 /// The file beside an image whose reencryption goes on.
 pub struct Marker {
@@ -50,7 +54,8 @@ pub fn place(image: &Path) -> Option<PathBuf> {
     let image = fs::canonicalize(image).ok()?;
     let mut name = image.file_name()?.to_owned();
     name.push(".underseal-state");
-    fs::metadata(&image).is_ok_and(|about| about.is_file()).then(|| image.with_file_name(name))
+    let can_be = name.len() <= MOST_NAME && fs::metadata(&image).is_ok_and(|about| about.is_file());
+    can_be.then(|| image.with_file_name(name))
 }
 
 /// Whether a name is taken, if only by a link to a file that is not there now: that may be the
@@ -70,38 +75,61 @@ fn io_error(path: &Path, doing: &str, e: io::Error) -> Error {
 /// `BadOption` when something else is there; `Io` and those of the state when it cannot be read.
 pub fn look(image: &Path) -> Result<Option<MarkedReencryption>> {
     let Some(path) = place(image).filter(|path| is_there(path)) else { return Ok(None) };
-    if let Some(about) = about(&path)? {
+    let file = open_regular(&path, OFlags::RDONLY)?;
+    if let Some(about) = about_of(&file).map_err(|e| e.in_file(&path))? {
         let marked = MarkedReencryption { identity: about.identity, state: path };
         return Ok((!about.finished).then_some(marked));
     }
-    let Some(Text { identity, state, .. }) = read(&path)? else { return Ok(None) };
+    let Some(Text { identity, state, .. }) = read(&file, &path)? else { return Ok(None) };
     // The reencryption may have ended where no program could remove this file.
-    let is_over =
-        state.exists() && about(&state)?.is_some_and(|about| about.finished && about.identity == identity);
+    let is_file = fs::metadata(&state).is_ok_and(|about| about.is_file());
+    let is_over = is_file && about(&state)?.is_some_and(|about| about.finished && about.identity == identity);
     Ok((!is_over).then_some(MarkedReencryption { identity, state }))
+}
+
+/// Opens a regular file. Whoever owns the image's folder chooses what is there: nothing else is
+/// opened, since opening a device may do something, and that of a pipe waits.
+///
+/// # Errors
+/// `BadOption` when something else is there; `Io`.
+fn open_regular(path: &Path, access: OFlags) -> Result<File> {
+    let failed = |e: rustix::io::Errno| io_error(path, "cannot open", e.into());
+    let follows = access & OFlags::NOFOLLOW;
+    let found =
+        rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC | follows, Mode::empty()).map_err(failed)?;
+    if FileType::from_raw_mode(fstat(&found).map_err(failed)?.st_mode) != FileType::RegularFile {
+        return Err(other(path));
+    }
+    // The file that was looked at, whatever has the name by now.
+    let same = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let file = rustix::fs::open(same, (access - follows) | OFlags::CLOEXEC, Mode::empty());
+    file.map(File::from).map_err(failed)
+}
+
+fn other(path: &Path) -> Error {
+    Error::new(ErrorKind::BadOption, format!("{}: is neither a state nor a marker of one", path.display()))
 }
 
 /// The summary of a state file; none where the file is no state.
 fn about(path: &Path) -> Result<Option<About>> {
-    let on = File::open(path).map_err(|e| io_error(path, "cannot open", e))?;
-    match State::read(&on, LockTo::Read) {
+    about_of(&open_regular(path, OFlags::RDONLY)?).map_err(|e| e.in_file(path))
+}
+
+fn about_of(on: &File) -> Result<Option<About>> {
+    match State::read(on, LockTo::Read) {
         Ok(state) => Ok(Some(state.about())),
         Err(e) if matches!(e.kind(), ErrorKind::NoHeader | ErrorKind::TooSmall) => Ok(None),
-        Err(e) => Err(e.in_file(path)),
+        Err(e) => Err(e),
     }
 }
 
 /// The text of a marker; none where the marker is blank.
-fn read(path: &Path) -> Result<Option<Text>> {
+fn read(file: &File, path: &Path) -> Result<Option<Text>> {
     let failed = |e| io_error(path, "cannot be read", e);
-    let file = File::open(path).map_err(failed)?;
-    let other = || {
-        let what = format!("{}: is neither a state nor a marker of one", path.display());
-        Error::new(ErrorKind::BadOption, what)
-    };
-    let len = usize::try_from(ReadAt::size(&file).map_err(failed)?).ok().filter(|len| *len <= LEN);
+    let other = || other(path);
+    let len = usize::try_from(ReadAt::size(file).map_err(failed)?).ok().filter(|len| *len <= LEN);
     let mut bytes = vec![0; len.ok_or_else(other)?];
-    FileExt::read_exact_at(&file, &mut bytes, 0).map_err(failed)?;
+    FileExt::read_exact_at(file, &mut bytes, 0).map_err(failed)?;
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok(None);
     }
@@ -142,12 +170,16 @@ impl Marker {
     /// As [`look`].
     pub fn open(image: &Path) -> Result<Option<Self>> {
         let Some(path) = place(image).filter(|path| is_there(path)) else { return Ok(None) };
-        if about(&path)?.is_some() {
+        // A link leads to the state: a marker is a file of its own, and nothing else is written to.
+        if fs::symlink_metadata(&path).is_ok_and(|there| there.is_symlink()) && about(&path)?.is_some() {
             return Ok(None);
         }
-        let file = File::options().read(true).write(true).open(&path);
-        file.map(|file| Some(Self { path: path.clone(), file }))
-            .map_err(|e| io_error(&path, "cannot open", e))
+        let file = open_regular(&path, OFlags::RDWR | OFlags::NOFOLLOW)?;
+        if about_of(&file).map_err(|e| e.in_file(&path))?.is_some() {
+            return Ok(None);
+        }
+        read(&file, &path)?;
+        Ok(Some(Self { path, file }))
     }
 
     /// Takes the marker away: all is new. A server that may not remove it leaves it blank.
@@ -155,6 +187,8 @@ impl Marker {
     /// # Errors
     /// `Io`: the marker still tells of the reencryption.
     pub fn end(&self) -> Result<()> {
+        // Only a marker is made blank.
+        read(&self.file, &self.path)?;
         let len = ReadAt::size(&self.file).ok().and_then(|len| usize::try_from(len).ok());
         let blank = vec![b' '; len.unwrap_or(0).min(LEN)];
         let done = self.file.write_all_at(&blank, 0).and_then(|()| self.file.sync_all());
@@ -195,5 +229,33 @@ mod tests {
         assert!(look(&image).unwrap().is_none() && !place(&image).unwrap().exists());
         fs::write(place(&image).unwrap(), "a note").unwrap();
         assert_eq!(look(&image).unwrap_err().kind(), ErrorKind::BadOption);
+    }
+
+    #[test]
+    fn what_the_owner_of_the_folder_puts_in_its_place_is_neither_written_to_nor_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let [image, state, foreign] = ["image", "state", "foreign"].map(|name| folder.path().join(name));
+        fs::write(&image, [0; 512]).unwrap();
+        fs::write(&state, []).unwrap();
+        let marker = Marker::make(&image, &state, Uuid::from_u128(7)).unwrap().unwrap();
+        let text = fs::read(place(&image).unwrap()).unwrap();
+        // A link to another file, though that has a marker's text.
+        fs::write(&foreign, &text).unwrap();
+        fs::remove_file(place(&image).unwrap()).unwrap();
+        std::os::unix::fs::symlink(&foreign, place(&image).unwrap()).unwrap();
+        assert_eq!(Marker::open(&image).err().map(|e| e.kind()), Some(ErrorKind::BadOption));
+        assert_eq!(fs::read(&foreign).unwrap(), text);
+        // The marker's own file has other bytes by now.
+        marker.file.write_all_at(b"x", 0).unwrap();
+        assert!(marker.end().is_err());
+        // A pipe without a writer.
+        fs::remove_file(place(&image).unwrap()).unwrap();
+        let place = place(&image).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &place, FileType::Fifo, Mode::RUSR, 0).unwrap();
+        assert_eq!(look(&image).unwrap_err().kind(), ErrorKind::BadOption);
+        // An image whose name leaves no room for a longer one.
+        let long = folder.path().join("i".repeat(250));
+        fs::write(&long, [0; 512]).unwrap();
+        assert!(look(&long).unwrap().is_none() && super::place(&long).is_none());
     }
 }

@@ -1,0 +1,80 @@
+//! A disk with several device nodes, each with a page cache of its own: a header that was changed
+//! through one of them is not read from the cache of another.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use crate::support::mounts::{cannot_mount, client, skip};
+use crate::support::volume::{CHEAP_PBKDF2, underseal};
+use crate::support::{Scratch, output, run, tool};
+
+/// A loop device over a file.
+struct Loop(PathBuf);
+
+impl Loop {
+    fn over(file: &Path) -> Self {
+        Self(PathBuf::from(run(client("losetup").args(["--find", "--show"]).arg(file)).trim()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = client("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_passphrase_that_was_removed_through_another_node_opens_nothing() {
+    if let Some(reason) = cannot_mount() {
+        return skip("a_passphrase_that_was_removed_through_another_node", reason);
+    }
+    let scratch = Scratch::new();
+    let [old, new] = ["old", "new"].map(|word| scratch.file(word, word.as_bytes()));
+    for kind in ["luks1", "luks2"] {
+        let image = scratch.path(kind);
+        File::create(&image).unwrap().set_len(32 << 20).unwrap();
+        let [one, other] = [Loop::over(&image), Loop::over(&image)];
+        let mut format = underseal();
+        format.args(["format", "-q", "--force", "--type", kind]).args(CHEAP_PBKDF2).arg(&one.0);
+        run(format.arg("--passphrase-file").arg(&old));
+        // A monitor that keeps the disk open, and once read it: its pages stay.
+        let mut monitor = File::open(&other.0).unwrap();
+        monitor.read_exact(&mut vec![0; 20 << 20]).unwrap();
+        let mut change = tool("/usr/sbin/cryptsetup");
+        change.args(["luksChangeKey", "-q", "--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"]);
+        run(change.arg("--key-file").arg(&old).arg(&one.0).arg(&new));
+        for (passphrase, opens) in [(&old, false), (&new, true)] {
+            let mut test = underseal();
+            test.args(["keyslot", "test"]).arg(&other.0).arg("--passphrase-file").arg(passphrase);
+            let tested = output(&mut test);
+            assert_eq!(tested.status.success(), opens, "{kind}: {tested:?}");
+        }
+        drop(monitor);
+    }
+}
+
+#[test]
+fn a_file_below_a_loop_device_is_not_encrypted_in_place() {
+    if let Some(reason) = cannot_mount() {
+        return skip("a_file_below_a_loop_device", reason);
+    }
+    let scratch = Scratch::new();
+    let key = scratch.file("key", b"secret");
+    let image = scratch.path("image");
+    File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    let encrypt = || {
+        let mut encrypt = underseal();
+        encrypt.args(["reencrypt", "-q", "--force", "--encrypt", "--reduce-device-size", "32M"]).arg(&image);
+        output(encrypt.args(CHEAP_PBKDF2).arg("--passphrase-file").arg(&key))
+    };
+    let device = Loop::over(&image);
+    let refused = encrypt();
+    assert_eq!(refused.status.code(), Some(4), "{refused:?}");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains(&device.0.display().to_string()), "{said}");
+    assert!(std::fs::read(&image).unwrap().iter().all(|byte| *byte == 0));
+    drop(device);
+    let done = encrypt();
+    assert!(done.status.success(), "{done:?}");
+}
