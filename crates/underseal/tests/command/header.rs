@@ -225,3 +225,17 @@ fn what_a_key_derivation_costs_is_bounded_before_it_is_spent() {
     read(&["--max-kdf-memory", "63M"]).fails(6, "KiB of Argon2 memory");
     read(&["--max-kdf-time", "0"]).fails(6, "s of key derivation");
 }
+
+#[test]
+fn no_header_is_put_into_an_image_that_a_server_has_for_something_else() {
+    let place = Place::with_volume();
+    place.run(&["header", "backup", "disk", "backup"]).succeeds();
+    let image = std::fs::File::create_new(place.path("plain")).unwrap();
+    image.set_len(32 << 20).unwrap();
+    let served = std::fs::File::options().read(true).write(true).open(place.path("plain")).unwrap();
+    underseal_device::lock_image(&served, "plain", true).unwrap();
+    place.run(&["header", "restore", "plain", "backup"]).fails(4, "close it first");
+    assert!(place.read("plain").iter().all(|byte| *byte == 0));
+    drop(served);
+    place.run(&["header", "restore", "plain", "backup"]).succeeds();
+}

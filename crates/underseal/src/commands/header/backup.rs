@@ -5,13 +5,14 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use underseal_device::{ErrorKind as DeviceErrorKind, lock_image};
 use underseal_volume::{Backup, Error as VolumeError, ErrorKind, Found, RestoreOptions};
 
 use super::super::tcrypt;
 use super::{agreed, say, to_change};
 use crate::cli::{HeaderBackupArgs, HeaderKind, HeaderRestoreArgs};
 use crate::error::{Error, Result};
-use crate::lower::open_header;
+use crate::lower::{is_remote, open_header};
 use crate::size;
 
 pub(super) fn backup(args: &HeaderBackupArgs, quiet: bool) -> Result<()> {
@@ -70,6 +71,12 @@ fn put_back(args: &HeaderRestoreArgs, backup: &Backup) -> Result<String> {
     let on = to_change(&args.of)?;
     let within = |e: VolumeError| e.in_file(path);
     let found = backup.found_on(&*on).map_err(within)?;
+    // The server of a volume without this header knows nothing of it, and keeps its image locked.
+    let _lock = match found {
+        Found::Same | Found::OtherKey | Found::Damaged(_) => None,
+        _ if args.force => None,
+        _ => locked(path)?,
+    };
     agreed(args.force, &args.of, &questions(&found))?;
     let options = RestoreOptions { detached: args.of.header.is_some(), in_place: args.force };
     let restored = match backup.restore(&*on, &found, &options) {
@@ -83,6 +90,22 @@ fn put_back(args: &HeaderRestoreArgs, backup: &Backup) -> Result<String> {
     let info = restored.map_err(within)?.info();
     let (format, keyslots) = (info.format.to_uppercase(), info.keyslots.len());
     Ok(format!("{format} header with {keyslots} keyslots, UUID {}", info.uuid))
+}
+
+/// Locks an image as its servers do; `None` where it can have no lock. Fails with `InUse` while a
+/// server has it open.
+fn locked(path: &Path) -> Result<Option<File>> {
+    if is_remote(path) {
+        return Ok(None);
+    }
+    let file = File::options().read(true).write(true).open(path);
+    let file = file.map_err(|e| Error::io(path, "cannot open", e))?;
+    match lock_image(&file, &path.display().to_string(), true) {
+        Err(e) if e.kind() == DeviceErrorKind::Locked => {
+            Err(Error::from(e).with_remedy("close it first; --force if this is the header that it had"))
+        }
+        locked => Ok(locked.ok().map(|()| file)),
+    }
 }
 
 /// Returns the questions before existing data are overwritten.
