@@ -16,6 +16,7 @@ use underseal_volume::table::{Base, Line, Table, Target};
 use super::{Obeyed, integrity, refused};
 use crate::commands::{Active, over};
 use crate::dm::layers::makes_no_tags;
+use crate::dm::orders::LayerWords;
 use crate::error::{Error, Result};
 use crate::policy;
 
@@ -165,6 +166,18 @@ impl Opened {
             Some(active) => active.mapping.block(),
             None => self.table.lines().iter().filter_map(of_layer).max().unwrap_or(512),
         }
+    }
+
+    /// Returns what the kernel prints of the layer of each line, where a line has one that can be
+    /// read.
+    pub(super) fn layers(&self) -> Vec<Option<LayerWords>> {
+        let words = |line: &Line| {
+            let Target::Integrity(layer) = &line.target else { return None };
+            let meta = layer.meta_device().map(|name| self.file(name)).transpose();
+            let words = meta.and_then(|meta| integrity::words(layer, self.file(&layer.device)?, meta));
+            words.inspect_err(|e| log::warn!("{}: its table is printed as loaded", e.what())).ok()
+        };
+        self.table.lines().iter().map(words).collect()
     }
 
     /// Returns the lines' states, in the kernel's form.
