@@ -136,7 +136,7 @@ fn a_device_is_made_and_removed_once_though_processes_apart_are_killed() {
     for (call, most) in [("ioctl", 6), ("flock", 3), ("/^open", 12), ("/^unlink", 3), ("sendmsg", 5)] {
         for when in 1..=most {
             mapper.script(&format!("dmsetup create $N-w {table}; dmsetup remove $N-w"));
-            let [apart] = started(&mapper, "apart")[..] else { panic!("{}", mapper.log()) };
+            let [apart] = started(&mapper, "syscall-helpers")[..] else { panic!("{}", mapper.log()) };
             let disturbed = Disturbed::new(apart, call, &format!("signal=KILL:when={when}"), true);
             let out = mapper.script(&format!(
                 "
@@ -152,7 +152,7 @@ ls {} | grep '^[0-9]' || true",
             assert_eq!(out, "-a\n", "{call} {when}: {}", mapper.log());
             assert_eq!(servers(&mapper).len(), 0, "{call} {when}: {}", mapper.log());
             drop(disturbed);
-            kills += usize::from(!started(&mapper, "apart").contains(&apart));
+            kills += usize::from(!started(&mapper, "syscall-helpers").contains(&apart));
         }
     }
     assert!(kills > 10, "{kills} were killed");
