@@ -124,11 +124,13 @@ pub(super) fn provided(line: &IntegrityLine, data: &File, meta: Option<&File>) -
 }
 
 /// Returns `mismatches sectors recalculated` in the kernel's form: `-` where nothing is
-/// recalculated.
-pub(super) fn status(layer: &IntegrityDevice) -> String {
-    let status = layer.status();
-    let recalculated = status.recalculated.map_or_else(|| "-".to_owned(), |(done, _)| done.to_string());
-    format!("{} {} {recalculated}", status.mismatches, layer.geometry().size >> 9)
+/// recalculated. A recalculation that the line asks for stays in the superblock when it is done.
+pub(super) fn status(line: &IntegrityLine, layer: &IntegrityDevice) -> String {
+    let (status, sectors) = (layer.status(), layer.geometry().size >> 9);
+    let is_asked = ["recalculate", "reset_recalculate"].iter().any(|name| line.option(name).is_some());
+    let recalculated = status.recalculated.map(|(done, _)| done).or_else(|| is_asked.then_some(sectors));
+    let recalculated = recalculated.map_or_else(|| "-".to_owned(), |done| done.to_string());
+    format!("{} {sectors} {recalculated}", status.mismatches)
 }
 
 fn failed(doing: &str, e: io::Error) -> Error {

@@ -191,8 +191,9 @@ impl Opened {
             Target::Integrity(layer) if makes_no_tags(layer) => {
                 kept.next().map_or_else(String::new, |sectors| format!("0 {sectors} -"))
             }
-            Target::Integrity(_) => {
-                layers.next().map_or_else(|| format!("0 {} -", line.len), |layer| integrity::status(layer))
+            Target::Integrity(of) => {
+                let none = || format!("0 {} -", line.len);
+                layers.next().map_or_else(none, |layer| integrity::status(of, layer))
             }
             Target::Verity(_) => {
                 let is_corrupted = verities.next().is_some_and(|verity| verity.is_corrupted());
