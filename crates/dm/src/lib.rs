@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   server     a socket for callers of ioctl(2): the preloaded library       crates/dm-preload
+//!     |  supervised           what the memory of a program says that a supervisor answers
 //!     |  header, records      the structure and the data behind it, without I/O
 //!     v
 //!   Mapper     the commands, by number: create, load, resume, status, remove ..
@@ -38,6 +39,7 @@ mod registry;
 pub mod script;
 mod sender;
 pub mod server;
+pub mod supervised;
 mod targets;
 
 pub use error::{Error, Result};

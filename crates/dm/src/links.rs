@@ -66,6 +66,19 @@ fn names(name: &str, uuid: &str) -> impl Iterator<Item = String> {
     [of("name", name), of("uuid", uuid)].into_iter().flatten()
 }
 
+/// Returns a device's names as properties for udev's `IMPORT{file}`. Names with characters that udev
+/// would replace are left out: no link of udev's leads to such a device.
+pub(crate) fn properties(name: &str, uuid: &str) -> String {
+    let is_plain = |text: &&str| {
+        let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || b"#+-.:=@_\\".contains(&byte);
+        !text.is_empty() && text.bytes().all(is_safe)
+    };
+    let of = |key: &str, text: &str| {
+        Some(text).filter(is_plain).map_or_else(String::new, |text| format!("{key}={text}\n"))
+    };
+    of("DM_NAME", name) + &of("DM_UUID", uuid)
+}
+
 /// Encodes the text as udev does in names: other characters than the safe ones become `\xNN`.
 fn encoded(text: &str) -> String {
     text.bytes().fold(String::with_capacity(text.len()), |mut encoded, byte| {
@@ -80,6 +93,16 @@ fn encoded(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn udev_reads_names_that_it_would_not_change() {
+        assert_eq!(properties("a\\x20b", "CRYPT-LUKS2-00-a"), "DM_NAME=a\\x20b\nDM_UUID=CRYPT-LUKS2-00-a\n");
+        for (name, uuid) in
+            [("", ""), ("a b", ""), ("a\nDEVNAME=sda", "\"U"), ("../sda", "$env{A}"), ("é", "%k")]
+        {
+            assert_eq!(properties(name, uuid), "", "{name:?}");
+        }
+    }
 
     #[test]
     fn links_lead_to_their_node_and_go_with_it() {

@@ -29,13 +29,15 @@ use self::requests::{CTL_ADD, ioctl};
 pub use self::work::{Attachment, LoopStep, LoopWork, LoopWorker};
 use crate::holders::{self, Holders};
 use crate::host::{Names, Node, Nodes};
-use crate::links::Links;
+use crate::links::{Links, properties};
 use crate::node_name::free_name;
 use crate::opens::{loops_over, programs};
 use crate::{DeviceNumber, Error, Family, Result, Room};
 
 /// The file with a device's name and UUID, a zero byte between them.
 const NAMES: &str = "names";
+/// The file with the same for udev's rule (`dm install`).
+const UDEV: &str = "udev";
 
 /// Numbers that this module takes: `losetup` takes them from 0 up.
 pub(crate) const FIRST: u32 = 1000;
@@ -219,9 +221,14 @@ impl Node for LoopNode {
         let path = self.mapper.join(name);
         if !self.leads_here(&path) {
             let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP;
-            free_name(&path)?;
-            let made = mknodat(CWD, &path, FileType::BlockDevice, mode, self.dev.for_node());
-            made.map_err(|e| Error::system(path.display(), &e.into()))?;
+            let made = free_name(&path).and_then(|()| {
+                let made = mknodat(CWD, &path, FileType::BlockDevice, mode, self.dev.for_node());
+                made.map_err(|e| Error::system(path.display(), &e.into()))
+            });
+            // udev may have made a link in the meantime.
+            if made.is_err() && !self.leads_here(&path) {
+                return made;
+            }
         }
         self.links().make(name, uuid);
         if let Some(Names { name: old, uuid: old_uuid }) = before {
@@ -230,6 +237,7 @@ impl Node for LoopNode {
             if old != name {
                 self.take_off(old);
             }
+            self.tell_udev();
         }
         Ok(())
     }
@@ -273,9 +281,21 @@ impl LoopNode {
 
     /// Keeps the names for another server: the old ones or these, also on a full file system.
     fn write_names(&self, name: &str, uuid: &str) -> io::Result<()> {
-        let (new, path) = (self.folder.join("names.new"), self.folder.join(NAMES));
-        let written = fs::write(&new, format!("{name}\0{uuid}")).and_then(|()| fs::rename(&new, path));
-        written.inspect_err(|_| drop(fs::remove_file(&new)))
+        let write = |file: &str, text: String| {
+            let (new, path) = (self.folder.join(format!("{file}.new")), self.folder.join(file));
+            let written = fs::write(&new, text).and_then(|()| fs::rename(&new, path));
+            written.inspect_err(|_| drop(fs::remove_file(&new)))
+        };
+        write(UDEV, properties(name, uuid))?;
+        write(NAMES, format!("{name}\0{uuid}"))
+    }
+
+    /// Has udev read the names anew. A machine without udev needs no word.
+    fn tell_udev(&self) {
+        let path = format!("/sys/block/loop{}/uevent", self.number);
+        if let Err(e) = fs::write(&path, "change") {
+            log::debug!("{path}: {e}");
+        }
     }
 
     /// Returns the names outside of /dev/mapper.

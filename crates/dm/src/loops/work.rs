@@ -22,7 +22,7 @@ use super::requests::{
     CLR_FD, CTL_REMOVE, DIRECT_IO, LoopConfig, LoopInfo, NAME, READ_ONLY, SET_BLOCK_SIZE, SET_CAPACITY,
     configure, ioctl, set_status,
 };
-use super::{FILE, NAMES, control};
+use super::{FILE, NAMES, UDEV, control};
 use crate::opens::{is_claimed, opens};
 use crate::{DeviceNumber, Error, Family, Result, Room};
 
@@ -292,7 +292,9 @@ impl LoopWork {
         };
         // A server that was killed has left its mount.
         self.clear();
-        let _ = fs::remove_file(self.folder.join(NAMES));
+        for file in [NAMES, UDEV] {
+            let _ = fs::remove_file(self.folder.join(file));
+        }
         // Files of a table's server lie beside it, and go too, unless a server is still there.
         let removed = fs::remove_file(self.file());
         if removed.is_ok() || removed.is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {

@@ -74,9 +74,10 @@ pub(crate) struct DmShellArgs {
 
 /// Gives a whole machine the device mapper: units of systemd's and root's shells
 ///
-/// It writes a service that starts the back end at boot, drop-ins for systemd-cryptsetup@.service
-/// and systemd-homed.service, and a file in /etc/profile.d for root's shells. It changes no file
-/// that it has not written, and starts nothing.
+/// It writes a service that starts the back end at boot, drop-ins for the units of /etc/crypttab,
+/// /etc/integritytab and /etc/veritytab and for systemd-homed.service, a rule for udev, and a file
+/// in /etc/profile.d for root's shells. It changes no file that it has not written, and starts
+/// nothing.
 #[derive(Debug, Args)]
 #[command(after_help = INSTALL_EXAMPLES)]
 pub(crate) struct DmInstallArgs {

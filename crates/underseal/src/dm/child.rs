@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 
 use super::known::RememberedTable;
 use super::lowers::{Claim, Lowers};
-use super::orders::{Answer, Order};
+use super::orders::{Answer, LayerWords, Order};
 use super::timed_line::TimedLine;
 use super::{SERVER_SOCKET, owner};
 
@@ -169,11 +169,17 @@ impl Child {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the server to open its table. Returns the table's logical block size in bytes.
-    pub(super) fn open(&self, order: &Order, text: &str, devices: &[&File]) -> Result<u32> {
+    /// Asks the server to open its table. Returns the table's logical block size in bytes, and the
+    /// layers of its lines.
+    pub(super) fn open(
+        &self,
+        order: &Order,
+        text: &str,
+        devices: &[&File],
+    ) -> Result<(u32, Vec<Option<LayerWords>>)> {
         let fds: Vec<_> = devices.iter().map(|file| file.as_fd()).collect();
         match self.ask_with(order, &fds, &[text.as_bytes()], FLUSHES)? {
-            (Answer::Opened { block }, _) => Ok(block),
+            (Answer::Opened { block, layers }, _) => Ok((block, layers)),
             _ => Err(nonsense()),
         }
     }

@@ -105,8 +105,9 @@ impl Host for Tables {
             .collect();
         let devices = names.into_iter().map(|(name, _)| name).collect();
         let files: Vec<_> = files.into_iter().chain(claims.iter().filter_map(|claim| claim.lock())).collect();
-        let block = child.open(&Order::Open { devices, read_only, late }, &text, &files)?;
+        let (block, layers) = child.open(&Order::Open { devices, read_only, late }, &text, &files)?;
         let room = Room { sectors: table.sectors(), block };
+        let canonical = layers::printed(canonical, layers)?;
         let lines = canonical.iter().map(Line::copy).collect::<Result<_>>()?;
         child.remember(RememberedTable { lines, deps: deps.clone(), room, read_only })?;
         Ok(Loaded { lines: canonical, deps, room, served: Arc::new(child) })

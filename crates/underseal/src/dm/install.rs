@@ -5,7 +5,8 @@
 //!   /etc/systemd/system/underseal-dm.service                          the back end, from boot on
 //!   /etc/systemd/system/sysinit.target.wants/underseal-dm.service     a link to it
 //!   /etc/systemd/system/systemd-cryptsetup@.service.d/underseal-dm.conf    the library
-//!   /etc/systemd/system/systemd-homed.service.d/underseal-dm.conf          the same
+//!   .. systemd-integritysetup@, systemd-veritysetup@, systemd-homed        the same
+//!   /etc/udev/rules.d/61-underseal-dm.rules                           names of devices for udev
 //!   /etc/profile.d/underseal-dm.sh                                    the same, for root's shells
 //!   /etc/underseal/dm-installed                                       the record of all of these
 //! ```
@@ -27,6 +28,14 @@ use crate::exit::Exit;
 const RECORD: &str = "etc/underseal/dm-installed";
 const UNITS: &str = "etc/systemd/system";
 const UNIT: &str = "underseal-dm.service";
+const RULES: &str = "etc/udev/rules.d/61-underseal-dm.rules";
+/// The units that speak to the device mapper.
+const PRELOADED: [&str; 4] = [
+    "systemd-cryptsetup@.service",
+    "systemd-integritysetup@.service",
+    "systemd-veritysetup@.service",
+    "systemd-homed.service",
+];
 
 /// The programs that the files name, with their paths on the installed machine.
 pub(crate) struct Programs<'p> {
@@ -212,14 +221,28 @@ Environment={environment}
 fi
 "
     );
+    // Without udev's word on `mapper/NAME`, systemd waits in vain for `dev-mapper-NAME.device`, and
+    // mounts nothing of /etc/fstab there. An unbound loop device is not ready (99-systemd.rules).
+    let rules = format!(
+        "{head}ACTION==\"remove\", GOTO=\"underseal_dm_end\"
+SUBSYSTEM!=\"block\", GOTO=\"underseal_dm_end\"
+KERNEL!=\"loop[0-9]*\", GOTO=\"underseal_dm_end\"
+ENV{{DEVTYPE}}!=\"disk\", GOTO=\"underseal_dm_end\"
+TEST!=\"loop/backing_file\", GOTO=\"underseal_dm_end\"
+TEST!=\"{folder}/%n/udev\", GOTO=\"underseal_dm_end\"
+IMPORT{{file}}=\"{folder}/%n/udev\"
+ENV{{DM_NAME}}==\"?*\", SYMLINK+=\"mapper/$env{{DM_NAME}} disk/by-id/dm-name-$env{{DM_NAME}}\"
+ENV{{DM_UUID}}==\"?*\", SYMLINK+=\"disk/by-id/dm-uuid-$env{{DM_UUID}}\"
+LABEL=\"underseal_dm_end\"
+"
+    );
     let units = Path::new(UNITS);
     let drop_in_of = |unit: &str| units.join(format!("{unit}.d")).join("underseal-dm.conf");
-    Ok(vec![
-        (units.join(UNIT), service),
-        (drop_in_of("systemd-cryptsetup@.service"), drop_in.clone()),
-        (drop_in_of("systemd-homed.service"), drop_in),
-        (PathBuf::from("etc/profile.d/underseal-dm.sh"), profile),
-    ])
+    let mut files = vec![(units.join(UNIT), service)];
+    files.extend(PRELOADED.map(|unit| (drop_in_of(unit), drop_in.clone())));
+    files.push((RULES.into(), rules));
+    files.push(("etc/profile.d/underseal-dm.sh".into(), profile));
+    Ok(files)
 }
 
 /// Checks for a path that needs no quoting in a unit, in a shell and in LD_PRELOAD.

@@ -5,6 +5,8 @@
 //! a crypt line on this kind of device opens the layer itself, in its own table server, and the
 //! device's own server does not.
 
+use std::iter;
+
 use rustix::io::Errno;
 use underseal_dm::records::Line;
 use underseal_dm::{DeviceNumber, Error, Result};
@@ -13,10 +15,52 @@ use zeroize::Zeroizing;
 
 use super::host::text;
 use super::lowers::Lookups;
+use super::orders::LayerWords;
 
 /// Returns true when a line keeps tags that the line above makes.
 pub(in crate::dm) fn makes_no_tags(line: &IntegrityLine) -> bool {
     line.option("internal_hash").is_none()
+}
+
+/// The options of an integrity line that may have a key, in the order in which the kernel prints
+/// them.
+const KEYED: [&str; 3] = ["internal_hash", "journal_crypt", "journal_mac"];
+
+/// Returns the lines, those of layers in the kernel's form: with the values of the superblock and
+/// the kernel's defaults.
+pub(super) fn printed(lines: Vec<Line>, layers: Vec<Option<LayerWords>>) -> Result<Vec<Line>> {
+    let of_layers = layers.into_iter().chain(iter::repeat(None));
+    let print = |(line, layer): (Line, Option<LayerWords>)| match layer {
+        Some(layer) if line.target == "integrity" => {
+            Line::new(line.start, line.len, "integrity", &with_words(line.params(), &layer))
+        }
+        _ => Ok(line),
+    };
+    lines.into_iter().zip(of_layers).map(print).collect()
+}
+
+fn with_words(params: &str, layer: &LayerWords) -> Zeroizing<String> {
+    let words: Vec<_> = params.split(' ').collect();
+    let [device, start, _, mode, _, options @ ..] = &words[..] else {
+        return Zeroizing::new(params.to_owned());
+    };
+    // The last of repeated options counts.
+    let option = |name: &str| {
+        let is_it = |word: &&&str| word.strip_prefix(name).is_some_and(|rest| rest.starts_with(':'));
+        options.iter().rev().find(is_it).copied()
+    };
+    let meta = option("meta_device").into_iter();
+    let words = meta.chain(layer.words.iter().map(String::as_str));
+    let words: Vec<_> = words.chain(KEYED.into_iter().filter_map(option)).collect();
+    // Reserved at once: what is left behind by a growing text is not wiped.
+    let len: usize = params.len() + words.iter().map(|word| word.len() + 1).sum::<usize>() + 32;
+    let mut text = Zeroizing::new(String::with_capacity(len));
+    text.push_str(&format!("{device} {start} {} {mode} {}", layer.tag_size, words.len()));
+    for word in words {
+        text.push(' ');
+        text.push_str(word);
+    }
+    text
 }
 
 /// Returns the lines of another device, if it keeps tags and makes none.
@@ -92,4 +136,27 @@ pub(super) fn stack(
         }
     }
     Ok(Some(stack))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layers_line_has_the_kernels_words_in_its_order() {
+        let layer =
+            LayerWords { tag_size: 4, words: ["block_size:4096", "fix_hmac"].map(str::to_owned).into() };
+        let line = Line::new(
+            0,
+            8,
+            "integrity",
+            "7:0 0 - J 5 journal_mac:sha256:00 fix_hmac internal_hash:a internal_hash:crc32c meta_device:7:1",
+        );
+        let lines = vec![line.unwrap(), Line::new(8, 8, "zero", "").unwrap()];
+        let printed = printed(lines, vec![Some(layer)]).unwrap();
+        let expected =
+            "7:0 0 4 J 5 meta_device:7:1 block_size:4096 fix_hmac internal_hash:crc32c journal_mac:sha256:00";
+        assert_eq!(printed[0].params(), expected);
+        assert_eq!((printed[0].start, printed[0].len, printed[1].params()), (0, 8, ""));
+    }
 }

@@ -13,7 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, FileType, StatxFlags, makedev, statx};
@@ -27,6 +28,8 @@ use crate::loop_file::FileId;
 const OPENS: Duration = Duration::from_secs(20);
 /// How long finding a path, or locking a file, may take.
 const FINDS: Duration = Duration::from_secs(10);
+/// How long closing the file of a loop device may take before its caller goes on.
+const CLOSES: Duration = Duration::from_secs(5);
 
 /// Claims of lower devices, and locks of the files below them.
 pub(super) struct Lowers {
@@ -41,7 +44,7 @@ pub(super) struct Lowers {
 struct Known {
     claims: BTreeMap<DeviceNumber, Weak<Claim>>,
     /// By device and inode number: several loop devices lie on one file.
-    locks: BTreeMap<FileId, Weak<File>>,
+    locks: BTreeMap<FileId, Weak<LockedFile>>,
 }
 
 /// A device or a file, with which one claim at a time is busy.
@@ -58,8 +61,47 @@ pub(super) struct Claim {
     /// them is there.
     file: Option<File>,
     read_only: bool,
-    lock: Option<Arc<File>>,
+    lock: Option<Arc<LockedFile>>,
     apart: SyscallHelpers,
+}
+
+/// The file of a loop device, which is locked while one of its descriptors is open.
+///
+/// Each close of a descriptor asks the server of a FUSE mount to flush, and waits for it in a state
+/// that no signal ends. Another process could not close this one's descriptor, so a thread does,
+/// which holds up no other.
+struct LockedFile {
+    /// Its name in the log.
+    name: String,
+    file: Option<File>,
+}
+
+impl LockedFile {
+    fn new(name: String, file: File) -> Self {
+        Self { name, file: Some(file) }
+    }
+
+    fn file(&self) -> &File {
+        self.file.as_ref().expect("it is taken as the lock ends")
+    }
+}
+
+impl Drop for LockedFile {
+    fn drop(&mut self) {
+        let (file, (closed, closes)) = (self.file.take(), mpsc::channel());
+        let close = move || {
+            drop(file);
+            let _ = closed.send(());
+        };
+        match thread::Builder::new().name("closes".into()).spawn(close) {
+            // A lock that is waited for is free when its device is.
+            Ok(_) if closes.recv_timeout(CLOSES).is_err() => {
+                log::error!("{}, closed: hangs, for {} s by now", self.name, CLOSES.as_secs());
+            }
+            Ok(_) => {}
+            Err(e) => log::error!("no thread to close {}: {e}", self.name),
+        }
+    }
 }
 
 impl Claim {
@@ -70,7 +112,7 @@ impl Claim {
 
     /// The file of a loop device, which is locked while a duplicate of this is open.
     pub(super) fn lock(&self) -> Option<&File> {
-        self.lock.as_deref()
+        self.lock.as_ref().map(|lock| lock.file())
     }
 }
 
@@ -117,6 +159,7 @@ impl Lowers {
         let mut claim = Claim { number, file: Some(file), read_only: opened_read_only, lock: None, apart };
         if let Some((id, exclusive)) = below {
             let file = fds.next().ok_or_else(nonsense)?;
+            let file = LockedFile::new(format!("the file of lower device {number}"), file);
             claim.lock = Some(self.lock_below(number, id, file, exclusive, read_only)?);
         }
         let claim = Arc::new(claim);
@@ -131,19 +174,19 @@ impl Lowers {
         &self,
         number: DeviceNumber,
         id: FileId,
-        file: File,
+        file: LockedFile,
         exclusive: bool,
         read_only: bool,
-    ) -> Result<Arc<File>> {
+    ) -> Result<Arc<LockedFile>> {
         let _turn = self.turn(ClaimSubject::File(id), number)?;
         let known = self.known().locks.get(&id).and_then(Weak::upgrade);
         if let Some(file) = known {
             if !read_only {
-                self.lock(number, &file, true)?;
+                self.lock(number, file.file(), true)?;
             }
             return Ok(file);
         }
-        self.lock(number, &file, exclusive)?;
+        self.lock(number, file.file(), exclusive)?;
         let file = Arc::new(file);
         let mut known = self.known();
         known.locks.retain(|_, lock| lock.strong_count() > 0);
@@ -166,10 +209,15 @@ impl Lowers {
                 devices.push((number, file));
                 continue;
             }
+            let file = Arc::new(LockedFile::new("the file below a lower device".into(), file));
             let mut known = self.known();
-            let lock = known.locks.get(&id).and_then(Weak::upgrade).unwrap_or_else(|| Arc::new(file));
-            known.locks.insert(id, Arc::downgrade(&lock));
-            locks.push(lock);
+            // Two tables on one file have a lock each, of the same open file. The one that is not
+            // needed is closed after the others are free to go on.
+            if known.locks.get(&id).is_none_or(|lock| lock.strong_count() == 0) {
+                known.locks.insert(id, Arc::downgrade(&file));
+            }
+            drop(known);
+            locks.push(file);
         }
         let claims = devices.into_iter().map(|(number, file)| self.adopt_one(number, file));
         let claims = claims.collect();

@@ -3,6 +3,13 @@
 use serde::{Deserialize, Serialize};
 use underseal_export::fuse::MountPlace;
 
+/// What a layer of dm-integrity is, as the kernel prints it in a table: no keys.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LayerWords {
+    pub(super) tag_size: u16,
+    pub(super) words: Vec<String>,
+}
+
 /// A request. Each has one answer.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Order {
@@ -48,9 +55,10 @@ pub(super) enum Order {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
     Done,
-    /// The table is open, with this logical block size in bytes.
+    /// The table is open, with this logical block size in bytes, and the layers of its lines.
     Opened {
         block: u32,
+        layers: Vec<Option<LayerWords>>,
     },
     /// The file's mount, and the server's turn in which it is given; the descriptor is the mount's.
     Given {

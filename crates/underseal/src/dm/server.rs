@@ -185,9 +185,9 @@ impl Server {
                 self.locks = fds.split_off(devices.len().min(fds.len()));
                 let opened = Opened::new(text, devices, fds, read_only)?;
                 let opened = if late { opened } else { opened.activate()? };
-                let block = opened.block();
+                let (block, layers) = (opened.block(), opened.layers());
                 self.opened = Some(opened);
-                Ok(Answer::Opened { block }.into())
+                Ok(Answer::Opened { block, layers }.into())
             }
             Order::Show { file } => self.show(&file).map(|()| Answer::Done.into()),
             Order::Take { place, turn } => self.take(place, turn, fds).map(|()| Answer::Done.into()),

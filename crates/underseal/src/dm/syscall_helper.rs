@@ -198,7 +198,7 @@ impl SyscallHelpers {
             command.stderr(log);
         }
         // As a table's server is started.
-        command.arg0("@underseal").args(["dm", "apart"]).process_group(0);
+        command.arg0("@underseal").args(["dm", "syscall-helpers"]).process_group(0);
         let locked = !self.0.has_locked.swap(true, Ordering::Relaxed);
         command.args(locked.then_some("--lock"));
         let spawned = command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).spawn();

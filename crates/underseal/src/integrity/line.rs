@@ -31,8 +31,8 @@ pub(crate) fn options(line: &IntegrityLine) -> Result<(OpenSettings, RunSettings
             ("buffer_sectors", _) => options.buffer_sectors = number()?,
             ("sectors_per_bit", _) => options.sectors_per_bit = Some(number()?.into()),
             ("journal_watermark", _) => {
-                settings.watermark =
-                    u8::try_from(number()?).map_err(|_| bad("the number of the option", name))?;
+                let percent = u8::try_from(number()?).ok().filter(|percent| *percent <= 100);
+                settings.watermark = percent.ok_or_else(|| bad("the number of the option", name))?;
             }
             ("commit_time", _) => settings.commit_time = std::time::Duration::from_millis(number()?.into()),
             ("bitmap_flush_interval", _) => {
@@ -44,7 +44,8 @@ pub(crate) fn options(line: &IntegrityLine) -> Result<(OpenSettings, RunSettings
             ("legacy_recalculate", None) => options.legacy_recalculate = true,
             // The caller opens this device: `IntegrityLine::meta_device`.
             ("meta_device", Some(_)) => {}
-            ("journal_sectors" | "interleave_sectors", Some(_)) | ("fix_padding" | "fix_hmac", None) => {}
+            ("journal_sectors" | "interleave_sectors", Some(_)) => drop(number()?),
+            ("fix_padding" | "fix_hmac", None) => {}
             _ => return Err(bad("no option of the integrity target, or none that is known here", name)),
         }
     }

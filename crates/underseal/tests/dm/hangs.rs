@@ -1,7 +1,12 @@
 //! Lower devices and servers that do not answer, and processes apart that are killed.
 
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
 use crate::dm::killed::{Disturbed, servers, started};
 use crate::dm::mapper::Mapper;
+use crate::support::tools::within;
 
 #[test]
 fn a_lower_device_that_hangs_holds_up_no_other() {
@@ -43,6 +48,48 @@ losetup --detach $hung $well; tries=50; until umount mnt; do sleep 0.1; tries=$(
     for said in ["hangs, for 20 s", "hangs, for 10 s", "an earlier step has not ended", "no longer hangs"] {
         assert!(log.contains(said), "{said}: {log}");
     }
+}
+
+/// Each close of a descriptor of a file asks the file's server to flush. A new back end gets one
+/// descriptor of each table on the file, and needs one of them.
+#[test]
+fn a_file_that_hangs_holds_up_no_other_device_of_a_new_back_end() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper.scratch.file("hangs.py", include_bytes!("hangs.py"));
+    mapper.script(
+        "
+mkdir mnt; truncate --size 1M disk.img
+python3 hangs.py mnt > /dev/null 2>&1 & echo $! > server
+tries=100; until test -e mnt/file; do sleep 0.05; tries=$((tries - 1)); test $tries -gt 0; done
+losetup --find --show mnt/file > hung; losetup --find --show disk.img > well
+dmsetup create $N-a --table \"0 8 linear $(cat hung) 0\"
+dmsetup create $N-b --table \"0 8 linear $(cat hung) 8\"",
+    );
+    let back_end = mapper.back_end().unwrap();
+    kill_process(back_end, Signal::KILL).unwrap();
+    let is_gone = || test_kill_process(back_end).is_err();
+    assert!(within(Duration::from_secs(30), is_gone), "the back end stays");
+    kill_process(server(&mapper), Signal::STOP).unwrap();
+    let out = mapper.try_script(
+        "
+create() { timeout 90 dmsetup create $N-c --table \"0 8 linear $(cat well) 0\"; }
+if create && dmsetup remove $N-c; then echo made; fi
+kill -CONT $(cat server)
+tries=100; until dmsetup remove $N-a; do sleep 0.1; tries=$((tries - 1)); test $tries -gt 0; done
+tries=100; until dmsetup remove $N-b; do sleep 0.1; tries=$((tries - 1)); test $tries -gt 0; done
+losetup --detach $(cat hung) $(cat well)
+tries=50; until umount mnt; do sleep 0.1; tries=$((tries - 1)); test $tries -gt 0; done",
+    );
+    let _ = kill_process(server(&mapper), Signal::CONT);
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert_eq!(said, "made\n", "{}{}", String::from_utf8_lossy(&out.stderr), mapper.log());
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+/// The server of the file that hangs.
+fn server(mapper: &Mapper) -> Pid {
+    let pid = std::fs::read_to_string(mapper.scratch.path("server")).unwrap();
+    Pid::from_raw(pid.trim().parse().unwrap()).unwrap()
 }
 
 #[test]
@@ -89,7 +136,7 @@ fn a_device_is_made_and_removed_once_though_processes_apart_are_killed() {
     for (call, most) in [("ioctl", 6), ("flock", 3), ("/^open", 12), ("/^unlink", 3), ("sendmsg", 5)] {
         for when in 1..=most {
             mapper.script(&format!("dmsetup create $N-w {table}; dmsetup remove $N-w"));
-            let [apart] = started(&mapper, "apart")[..] else { panic!("{}", mapper.log()) };
+            let [apart] = started(&mapper, "syscall-helpers")[..] else { panic!("{}", mapper.log()) };
             let disturbed = Disturbed::new(apart, call, &format!("signal=KILL:when={when}"), true);
             let out = mapper.script(&format!(
                 "
@@ -105,7 +152,7 @@ ls {} | grep '^[0-9]' || true",
             assert_eq!(out, "-a\n", "{call} {when}: {}", mapper.log());
             assert_eq!(servers(&mapper).len(), 0, "{call} {when}: {}", mapper.log());
             drop(disturbed);
-            kills += usize::from(!started(&mapper, "apart").contains(&apart));
+            kills += usize::from(!started(&mapper, "syscall-helpers").contains(&apart));
         }
     }
     assert!(kills > 10, "{kills} were killed");

@@ -61,8 +61,8 @@ fn what_is_installed_is_taken_back_and_nothing_else() {
     let units = root.join("etc/systemd/system");
     let link = units.join("sysinit.target.wants/underseal-dm.service");
     assert!(fs::read_to_string(&link).unwrap().contains("dm serve --stay"));
-    for unit in ["systemd-cryptsetup@.service.d", "systemd-homed.service.d"] {
-        let path = units.join(unit).join("underseal-dm.conf");
+    for unit in ["cryptsetup@", "integritysetup@", "veritysetup@", "homed"] {
+        let path = units.join(format!("systemd-{unit}.service.d/underseal-dm.conf"));
         assert!(said.contains(path.to_str().unwrap()), "{said}");
         let text = fs::read_to_string(path).unwrap();
         assert!(text.contains("Environment=LD_PRELOAD=/usr/lib/underseal/libunderseal-dm.so "), "{text}");
@@ -72,7 +72,7 @@ fn what_is_installed_is_taken_back_and_nothing_else() {
     done(&dm(&["install"], &root));
     assert_eq!(all(&root), installed);
     let said = done(&dm(&["uninstall"], &root));
-    assert_eq!(said.lines().filter(|line| line.starts_with("removed ")).count(), 6, "{said}");
+    assert_eq!(said.lines().filter(|line| line.starts_with("removed ")).count(), 9, "{said}");
     assert_eq!(all(&root), before);
     assert_eq!(done(&dm(&["uninstall"], &root)), "nothing is installed\n");
 }

@@ -3,6 +3,7 @@
 //! ```text
 //!   mapper.rs      a device mapper of a test's own: `underseal dm run` with a folder of its own
 //!   authenticated.rs  volumes with tags
+//!   integrity.rs   integritysetup's options, beside a kernel's dm-integrity
 //!   install.rs     files that give a whole machine the device mapper
 //!   lvm.rs         logical volumes, and the partitions of an image
 //!   supervise.rs   static programs
@@ -21,6 +22,7 @@ mod dmsetup;
 mod faults;
 mod hangs;
 mod install;
+mod integrity;
 mod keys;
 mod killed;
 mod lvm;

@@ -39,6 +39,23 @@ dmsetup ls",
     assert_eq!(out, "1 line\n0 2048 zero\n0 2048 zero \n2048\nNo devices found\n", "{}", mapper.log());
 }
 
+/// A system call that a signal interrupts is made again: a device made twice exists already.
+#[test]
+fn a_static_go_program_makes_each_device_once_though_signals_interrupt_it() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper.scratch.file("goroutines.go", include_bytes!("goroutines.go"));
+    let mut go = Command::new("go");
+    go.args(["build", "-o", "goroutines", "goroutines.go"]).env("CGO_ENABLED", "0");
+    match go.current_dir(mapper.scratch.folder()).output() {
+        Ok(built) => {
+            assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        }
+        Err(e) => return skip("a static Go program under a supervisor", &format!("there is no Go: {e}")),
+    }
+    let out = mapper.supervised("./goroutines $N-go; dmsetup ls");
+    assert_eq!(out, "done\nNo devices found\n", "{}", mapper.log());
+}
+
 #[test]
 fn cryptsetup_is_told_of_no_keys_by_name_and_sends_digits() {
     let Some(mapper) = Mapper::new() else { return };

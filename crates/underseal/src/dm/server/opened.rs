@@ -16,6 +16,7 @@ use underseal_volume::table::{Base, Line, Table, Target};
 use super::{Obeyed, integrity, refused};
 use crate::commands::{Active, over};
 use crate::dm::layers::makes_no_tags;
+use crate::dm::orders::LayerWords;
 use crate::error::{Error, Result};
 use crate::policy;
 
@@ -167,6 +168,18 @@ impl Opened {
         }
     }
 
+    /// Returns what the kernel prints of the layer of each line, where a line has one that can be
+    /// read.
+    pub(super) fn layers(&self) -> Vec<Option<LayerWords>> {
+        let words = |line: &Line| {
+            let Target::Integrity(layer) = &line.target else { return None };
+            let meta = layer.meta_device().map(|name| self.file(name)).transpose();
+            let words = meta.and_then(|meta| integrity::words(layer, self.file(&layer.device)?, meta));
+            words.inspect_err(|e| log::warn!("{}: its table is printed as loaded", e.what())).ok()
+        };
+        self.table.lines().iter().map(words).collect()
+    }
+
     /// Returns the lines' states, in the kernel's form.
     pub(super) fn status(&self) -> Vec<String> {
         let active = self.active.as_ref();
@@ -178,8 +191,9 @@ impl Opened {
             Target::Integrity(layer) if makes_no_tags(layer) => {
                 kept.next().map_or_else(String::new, |sectors| format!("0 {sectors} -"))
             }
-            Target::Integrity(_) => {
-                layers.next().map_or_else(|| format!("0 {} -", line.len), |layer| integrity::status(layer))
+            Target::Integrity(of) => {
+                let none = || format!("0 {} -", line.len);
+                layers.next().map_or_else(none, |layer| integrity::status(of, layer))
             }
             Target::Verity(_) => {
                 let is_corrupted = verities.next().is_some_and(|verity| verity.is_corrupted());

@@ -13,31 +13,20 @@ use std::time::Duration;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, getpeername};
-use underseal_cipher::Key;
+use underseal_dm::DeviceNumber;
+use underseal_dm::header::HEADER;
 use underseal_dm::server::thread_may_ask;
+use underseal_dm::supervised::{CallerBuffer, CallerMemory, CallerPath, LONGEST_PATH};
 
 use super::notice::Notice;
 use crate::dm::backend;
 use crate::error::{Error, Result};
 
-const CONTROL: &[u8] = b"/dev/mapper/control";
-const DEVICES: &[u8] = b"/proc/devices";
-const SYSFS: &[u8] = b"/sys/dev/block/";
-/// A length above that of the longest path that is looked for.
-const PATH: usize = 64;
-
-/// Numbers of ioctls, and device mapper's structure (include/uapi/linux/dm-ioctl.h).
+/// The number of the ioctl that asks for a device (include/uapi/linux/dm-ioctl.h).
 const DEV_STATUS: u32 = 0xc138_fd07;
-const LIST_VERSIONS: u32 = 13;
-const GET_TARGET_VERSION: u32 = 17;
-const SIZE: u32 = 312;
-const HEADER: usize = SIZE as usize;
-const LEAST: usize = 305;
 const DATA_SIZE: usize = 12;
 const DATA_START: usize = 16;
-const MOST: usize = 4 << 20;
-/// The last version of the crypt target whose keys are digits only.
-const DIGITS_ONLY: [u32; 3] = [1, 18, 0];
+const DEV: usize = 40;
 /// The interval at which a waiting caller is checked.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -77,33 +66,32 @@ impl Answers {
     }
 
     fn open(&self, notice: Notice, path: u64, flags: u64) {
-        let mut room = [0; PATH];
-        let Some(path) = notice.string(path, &mut room) else { return };
+        let mut room = [0; LONGEST_PATH];
+        let path = notice.string(path, &mut room).and_then(CallerPath::parse);
         let close_on_exec = flags & u64::from(libc::O_CLOEXEC.cast_unsigned()) != 0;
-        if path == CONTROL && thread_may_ask(notice.thread) {
-            match backend::connect(&self.folder) {
-                Ok(stays) => notice.answer_with(stays.as_fd(), close_on_exec),
-                Err(e) => {
-                    log::error!("{}", e.what());
-                    notice.answer(Err(Errno::NODEV));
+        match path {
+            Some(CallerPath::Control) if thread_may_ask(notice.thread) => {
+                match backend::connect(&self.folder) {
+                    Ok(stays) => notice.answer_with(stays.as_fd(), close_on_exec),
+                    Err(e) => {
+                        log::error!("{}", e.what());
+                        notice.answer(Err(Errno::NODEV));
+                    }
                 }
             }
-        } else if path == DEVICES
-            && let Some(devices) = with_mapper()
-        {
-            notice.answer_with(devices.as_fd(), close_on_exec);
-        } else if let Some(holders) = self.holders(path)
-            && thread_may_ask(notice.thread)
-        {
-            notice.answer_with(holders.as_fd(), close_on_exec);
+            Some(CallerPath::Devices) => {
+                if let Some(devices) = with_mapper() {
+                    notice.answer_with(devices.as_fd(), close_on_exec);
+                }
+            }
+            Some(CallerPath::Holders(device)) if thread_may_ask(notice.thread) => {
+                // The back end's folder of a device's holders, in place of the one in sysfs.
+                if let Ok(holders) = File::open(self.folder.join("holders").join(device.to_string())) {
+                    notice.answer_with(holders.as_fd(), close_on_exec);
+                }
+            }
+            _ => {}
         }
-    }
-
-    /// Opens the back end's folder of a device's holders, in place of the one in sysfs.
-    fn holders(&self, path: &[u8]) -> Option<File> {
-        let device = path.strip_prefix(SYSFS)?.strip_suffix(b"/holders")?;
-        let device = std::str::from_utf8(device).ok().filter(|device| !device.contains('/'))?;
-        File::open(self.folder.join("holders").join(device)).ok()
     }
 
     /// Does an ioctl in a separate thread: it may wait for a disk, or for an event.
@@ -129,9 +117,10 @@ impl Answers {
     }
 
     fn read_link(&self, notice: Notice, path: u64, to: u64, len: u64) {
-        let mut room = [0; PATH];
-        let Some(path) = notice.string(path, &mut room) else { return };
-        let Some(link) = std::str::from_utf8(path).ok().and_then(|path| self.link(path)) else { return };
+        let mut room = [0; LONGEST_PATH];
+        let path = notice.string(path, &mut room).and_then(CallerPath::parse);
+        let Some(CallerPath::Device(device)) = path else { return };
+        let Some(link) = self.link(device) else { return };
         let len = usize::try_from(len).unwrap_or(usize::MAX).min(link.len());
         let written = notice.write(to, &link.as_bytes()[..len]);
         notice.answer(written.map(|()| i64::try_from(len).unwrap_or_default()));
@@ -139,24 +128,21 @@ impl Answers {
 
     /// Returns the link of a device's folder in sysfs, with the name that device mapper would have
     /// given it as its last part; `None` for a device that is not the back end's.
-    fn link(&self, path: &str) -> Option<String> {
-        let number = path.as_bytes().strip_prefix(SYSFS)?;
-        let (major, minor) = std::str::from_utf8(number).ok()?.split_once(':')?;
-        let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
-        let link = fs::read_link(path).ok()?.into_os_string().into_string().ok()?;
+    fn link(&self, device: DeviceNumber) -> Option<String> {
+        let link =
+            fs::read_link(format!("/sys/dev/block/{device}")).ok()?.into_os_string().into_string().ok()?;
         let (folder, name) = link.rsplit_once('/')?;
-        (name.starts_with("loop") && self.has_device(major, minor)).then(|| format!("{folder}/dm-{minor}"))
+        let is_ours = name.starts_with("loop") && self.has_device(device);
+        is_ours.then(|| format!("{folder}/dm-{}", device.minor))
     }
 
-    fn has_device(&self, major: u32, minor: u32) -> bool {
+    fn has_device(&self, device: DeviceNumber) -> bool {
         let mut buffer = [0; HEADER];
-        let [size, four] = [SIZE, 4].map(u32::to_ne_bytes);
+        let [size, four] = [HEADER, 4].map(|number| u32::try_from(number).unwrap_or_default().to_ne_bytes());
         buffer[..4].copy_from_slice(&four);
         buffer[DATA_SIZE..DATA_SIZE + 4].copy_from_slice(&size);
         buffer[DATA_START..DATA_START + 4].copy_from_slice(&size);
-        let (major, minor) = (u64::from(major), u64::from(minor));
-        let dev = (minor & 0xff) | (major & 0xfff) << 8 | (minor & 0xf_ff00) << 12;
-        buffer[40..48].copy_from_slice(&dev.to_ne_bytes());
+        buffer[DEV..DEV + 8].copy_from_slice(&device.encode().to_ne_bytes());
         let asked = ask(&backend::socket(&self.folder), DEV_STATUS, &mut buffer, &|| true);
         asked.is_ok()
     }
@@ -172,17 +158,7 @@ fn do_ioctl(notice: &Notice, socket: &Path, request: u32, argument: u64) -> std:
     if !thread_may_ask(notice.thread) {
         return Err(Errno::ACCESS);
     }
-    let mut size = [0; 4];
-    notice.read(argument.saturating_add(DATA_SIZE as u64), &mut size)?;
-    let size = u32::from_ne_bytes(size) as usize;
-    // The back end refuses a structure that is too short.
-    let size = if size < LEAST { HEADER } else { size };
-    if size > MOST {
-        return Err(Errno::NOMEM);
-    }
-    // Tables contain keys.
-    let mut buffer = Key::zeroed(size).map_err(|_| Errno::NOMEM)?;
-    notice.read(argument, buffer.as_mut_bytes())?;
+    let mut buffer = CallerBuffer::read(notice, argument)?;
     if !notice.waits() {
         return Err(Errno::INTR);
     }
@@ -191,10 +167,7 @@ fn do_ioctl(notice: &Notice, socket: &Path, request: u32, argument: u64) -> std:
         Ok(len) => (Ok(()), len),
         Err((errno, len)) => (Err(errno), len),
     };
-    if matches!(request & 0xff, LIST_VERSIONS | GET_TARGET_VERSION) {
-        without_named_keys(buffer.as_mut_bytes());
-    }
-    notice.write(argument, &buffer.as_bytes()[..len])?;
+    buffer.write_back(notice, request, len)?;
     done
 }
 
@@ -240,25 +213,6 @@ fn ask(
     }
 }
 
-/// Lowers crypt's version in an answer: records of `next u32, version u32 * 3, name`.
-fn without_named_keys(buffer: &mut [u8]) {
-    let number = |buffer: &[u8], at: usize| {
-        let bytes = buffer.get(at..at.checked_add(4)?)?;
-        Some(u32::from_ne_bytes(bytes.try_into().ok()?) as usize)
-    };
-    let Some(mut at) = number(buffer, DATA_START) else { return };
-    while let Some(next) = number(buffer, at) {
-        if buffer.get(at + 16..at + 22) == Some(b"crypt\0") {
-            let version = DIGITS_ONLY.map(u32::to_ne_bytes).concat();
-            buffer[at + 4..at + 16].copy_from_slice(&version);
-        }
-        if next == 0 {
-            return;
-        }
-        at = at.saturating_add(next);
-    }
-}
-
 /// Returns a file like /proc/devices with a line for device mapper; `None` where the kernel has
 /// one.
 fn with_mapper() -> Option<File> {
@@ -275,55 +229,4 @@ fn with_mapper() -> Option<File> {
     write!(file, "{before}Block devices:\n{number:3} device-mapper\n{after}").ok()?;
     std::io::Seek::rewind(&mut file).ok()?;
     Some(file)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_crypts_version_is_lowered_and_bad_records_end_it() {
-        let mut buffer = vec![0_u8; HEADER];
-        buffer[DATA_START..DATA_START + 4].copy_from_slice(&312_u32.to_ne_bytes());
-        for (name, next) in [("linear\0\0", 24_u32), ("crypt\0\0\0", 24), ("cryptic\0", u32::MAX)] {
-            buffer.extend_from_slice(&[next, 1, 28, 5].map(u32::to_ne_bytes).concat());
-            buffer.extend_from_slice(name.as_bytes());
-        }
-        let mut expected = buffer.clone();
-        without_named_keys(&mut buffer);
-        expected[HEADER + 28..HEADER + 40].copy_from_slice(&DIGITS_ONLY.map(u32::to_ne_bytes).concat());
-        assert_eq!(buffer, expected);
-        without_named_keys(&mut []);
-    }
-
-    /// The back end fills an answer in; the rest of the buffer is the caller's.
-    #[test]
-    fn any_answer_keeps_its_length_and_changes_in_versions_only() {
-        for _ in 0..2000 {
-            let mut buffer: Vec<u8> =
-                std::iter::repeat_with(|| fastrand::u8(..)).take(fastrand::usize(..600)).collect();
-            for _ in 0..fastrand::usize(..6) {
-                let at = fastrand::usize(..=buffer.len());
-                let next = [fastrand::u32(..64), fastrand::u32(..)][fastrand::usize(..2)];
-                let record = [&next.to_ne_bytes()[..], &[0xee; 12], b"crypt\0"].concat();
-                buffer.splice(at..at, record);
-            }
-            if let Some(start) = buffer.get_mut(DATA_START..DATA_START + 4) {
-                start.copy_from_slice(&fastrand::u32(..640).to_ne_bytes());
-            }
-            let before = buffer.clone();
-            without_named_keys(&mut buffer);
-            assert_eq!(buffer.len(), before.len());
-            let lowered = DIGITS_ONLY.map(u32::to_ne_bytes).concat();
-            let mut at = 0;
-            while let Some(found) = (at..buffer.len()).find(|at| buffer[*at] != before[*at]) {
-                // The change lies in the version of a record with that name.
-                let version = (found.saturating_sub(11)..=found).find(|at| {
-                    buffer.get(*at..at + 12) == Some(&lowered)
-                        && before.get(at + 12..at + 18) == Some(b"crypt\0")
-                });
-                at = version.expect("a record") + 12;
-            }
-        }
-    }
 }

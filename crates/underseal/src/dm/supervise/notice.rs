@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use underseal_dm::supervised::CallerMemory;
 
 const PAGE: u64 = 4096;
 
@@ -59,45 +60,6 @@ impl Notice {
         valid == 0
     }
 
-    /// Reads the caller's memory, all of these bytes.
-    pub(super) fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Errno> {
-        let len = into.len();
-        if self.read_some(at, into) == len { Ok(()) } else { Err(Errno::FAULT) }
-    }
-
-    /// Reads the caller's string, if it is shorter than `room`.
-    pub(super) fn string<'r>(&self, at: u64, room: &'r mut [u8]) -> Option<&'r [u8]> {
-        let n = self.read_some(at, room);
-        let end = room.get(..n)?.iter().position(|byte| *byte == 0)?;
-        room.get(..end)
-    }
-
-    fn read_some(&self, at: u64, into: &mut [u8]) -> usize {
-        let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-        // The kernel reads whole parts only: nothing of a part that ends in unmapped memory.
-        let first = usize::try_from(PAGE - at % PAGE).unwrap_or(into.len()).min(into.len());
-        let part = |at: u64, len| libc::iovec { iov_base: at as *mut libc::c_void, iov_len: len };
-        let remote = [part(at, first), part(at.saturating_add(first as u64), into.len() - first)];
-        // SAFETY: the kernel writes at most the local bytes, and checks that the remote ones are
-        // mapped.
-        let n = unsafe {
-            libc::process_vm_readv(self.thread.cast_signed(), &raw const local, 1, remote.as_ptr(), 2, 0)
-        };
-        usize::try_from(n).unwrap_or(0)
-    }
-
-    /// Writes all of these bytes into the caller's memory.
-    pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Errno> {
-        let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        let remote = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: bytes.len() };
-        // SAFETY: the kernel reads the local bytes, and checks that the remote ones are mapped.
-        let n = unsafe {
-            let thread = self.thread.cast_signed();
-            libc::process_vm_writev(thread, &raw const local, 1, &raw const remote, 1, 0)
-        };
-        if usize::try_from(n) == Ok(bytes.len()) { Ok(()) } else { Err(Errno::FAULT) }
-    }
-
     /// Duplicates the caller's descriptor of this number.
     pub(super) fn descriptor(&self, number: u64) -> Option<OwnedFd> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.thread)).ok()?;
@@ -140,6 +102,33 @@ impl Notice {
         // SAFETY: the kernel reads the structure during the call. A caller that has ended needs no
         // answer.
         unsafe { libc::ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_SEND, std::ptr::from_ref(answer)) };
+    }
+}
+
+impl CallerMemory for Notice {
+    fn read_some(&self, at: u64, into: &mut [u8]) -> usize {
+        let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+        // The kernel reads whole parts only: nothing of a part that ends in unmapped memory.
+        let first = usize::try_from(PAGE - at % PAGE).unwrap_or(into.len()).min(into.len());
+        let part = |at: u64, len| libc::iovec { iov_base: at as *mut libc::c_void, iov_len: len };
+        let remote = [part(at, first), part(at.saturating_add(first as u64), into.len() - first)];
+        // SAFETY: the kernel writes at most the local bytes, and checks that the remote ones are
+        // mapped.
+        let n = unsafe {
+            libc::process_vm_readv(self.thread.cast_signed(), &raw const local, 1, remote.as_ptr(), 2, 0)
+        };
+        usize::try_from(n).unwrap_or(0)
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Errno> {
+        let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let remote = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: bytes.len() };
+        // SAFETY: the kernel reads the local bytes, and checks that the remote ones are mapped.
+        let n = unsafe {
+            let thread = self.thread.cast_signed();
+            libc::process_vm_writev(thread, &raw const local, 1, &raw const remote, 1, 0)
+        };
+        if usize::try_from(n) == Ok(bytes.len()) { Ok(()) } else { Err(Errno::FAULT) }
     }
 }
 
