@@ -8,10 +8,15 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::geteuid;
+
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::front::loops::losetup;
 
 const PROGRAM: &str = "udisksctl";
+/// The folders of root's programs.
+const SEARCH: [&str; 4] = ["/usr/bin", "/bin", "/usr/sbin", "/sbin"];
 /// How long udisks may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a file system may be in use that is to be unmounted.
@@ -61,7 +66,7 @@ impl LoopDevice {
     pub(super) fn over(path: &Path) -> Vec<Self> {
         let names = fs::read_dir("/sys/block").into_iter().flatten().flatten();
         let devices = names.filter_map(|entry| Self::named(entry.file_name().to_str()?));
-        devices.filter(|device| device.file().is_some_and(|file| file == path)).collect()
+        devices.filter(|device| device.is_over(path)).collect()
     }
 
     fn named(name: &str) -> Option<Self> {
@@ -93,7 +98,7 @@ impl LoopDevice {
             return Err(format!("{shown} is another device than the kernel calls so"));
         }
         match self.file() {
-            Some(file) if file == path => {}
+            _ if self.is_over(path) => {}
             Some(file) => return Err(format!("{shown} is over {}, another file", file.display())),
             None => return Err(format!("{shown} is over no file")),
         }
@@ -127,8 +132,8 @@ impl LoopDevice {
         let shown = self.path().to_string_lossy().into_owned();
         let since = Instant::now();
         while self.mounted().is_some() {
-            let mut args = vec!["unmount", "--no-user-interaction", "--block-device", &shown];
             let is_late = since.elapsed() >= BUSY;
+            let mut args = vec!["unmount", "--no-user-interaction", "--block-device", &shown];
             args.extend(is_late.then_some("--force"));
             match call(&args) {
                 Err(why) if is_late && self.mounted().is_some() => return Err(why),
@@ -138,31 +143,43 @@ impl LoopDevice {
         }
         let deleted = call(&["loop-delete", "--no-user-interaction", "--block-device", &shown]);
         // udisks may not know it, where it has waited for udev in vain. Root can do without.
-        if deleted.is_err() && self.file().is_some_and(|file| file == path) {
-            let _ = finish_quietly(Command::new("losetup").args(["--detach", &shown]));
+        if deleted.is_err() && geteuid().is_root() && self.is_over(path) {
+            let _ = losetup().args(["--detach", &shown]).stdin(Stdio::null()).output();
         }
-        // The device may go by itself when it is unmounted.
-        let is_there = || self.file().is_some_and(|file| file == path);
+        // The device goes by itself when its last user closes it.
         let until = Instant::now() + BUSY / 5;
-        while is_there() && Instant::now() < until {
+        while self.is_over(path) && Instant::now() < until {
             thread::sleep(BUSY / 300);
         }
         match deleted {
-            _ if !is_there() => Ok(()),
+            _ if !self.is_over(path) => Ok(()),
             Err(why) => Err(why),
             Ok(_) => Err(format!("{shown} is there still")),
         }
     }
-}
 
-fn finish_quietly(command: &mut Command) -> io::Result<()> {
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().map(drop)
+    /// Whether it is over this file.
+    fn is_over(&self, path: &Path) -> bool {
+        self.file().is_some_and(|file| file == path)
+    }
 }
 
 fn start(args: &[&str]) -> io::Result<std::process::Child> {
-    let mut command = Command::new(PROGRAM);
+    let mut command = program()?;
     command.args(args).env("LC_ALL", "C").current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+}
+
+/// Returns `udisksctl`: for root the system's, with an empty environment.
+fn program() -> io::Result<Command> {
+    if !geteuid().is_root() {
+        return Ok(Command::new(PROGRAM));
+    }
+    let mut places = SEARCH.iter().map(|folder| Path::new(folder).join(PROGRAM));
+    let found = places.find(|path| path.exists()).ok_or(io::ErrorKind::NotFound)?;
+    let mut command = Command::new(found);
+    command.env_clear().env("PATH", SEARCH.join(":"));
+    Ok(command)
 }
 
 fn call(args: &[&str]) -> Answer<String> {
