@@ -1,6 +1,8 @@
 //! `--desktop`: a stand-in for udisks, which sets up loop devices and mounts as udisks does, or lies;
 //! and folders that strangers made.
 
+mod descriptors;
+
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, symlink};

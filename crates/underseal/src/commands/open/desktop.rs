@@ -32,6 +32,7 @@ use underseal_export::fuse::MountPoint;
 
 pub(crate) use helper::run as help;
 
+use crate::descriptors::standard_only;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 
@@ -132,7 +133,7 @@ impl DesktopFile {
         // The file is removed from the folder that was checked.
         command.current_dir(format!("/proc/self/fd/{}", self.folder.as_raw_fd()));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().map_err(failed)?;
+        let mut child = standard_only(&mut command).spawn().map_err(failed)?;
         let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(Error::new(Exit::Failed, "no pipe to the process for --desktop"));
         };

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::geteuid;
 
+use crate::descriptors::standard_only;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::front::loops::losetup;
@@ -167,7 +168,8 @@ impl LoopDevice {
 fn start(args: &[&str]) -> io::Result<std::process::Child> {
     let mut command = program()?;
     command.args(args).env("LC_ALL", "C").current_dir("/");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    standard_only(&mut command).spawn()
 }
 
 /// Returns `udisksctl`: for root the system's, with an empty environment.
