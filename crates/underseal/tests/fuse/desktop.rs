@@ -2,6 +2,7 @@
 //! and folders that strangers made.
 
 mod descriptors;
+mod in_use;
 
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader};

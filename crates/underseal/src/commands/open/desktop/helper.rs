@@ -9,10 +9,13 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
 use super::udisks::LoopDevice;
 use crate::error::Result;
+use crate::signals;
 
 /// Takes a server's orders, and puts everything in order when it is gone. It runs in the folder of
-/// the server's file.
+/// the server's file. The signals that end a session reach all of its processes: the helper ends
+/// with its server.
 pub(crate) fn run() -> Result<()> {
+    signals::ignore(signals::ENDING);
     let mut shown: Option<PathBuf> = None;
     for order in stdin().lock().lines() {
         let Ok(order) = order else { break };
