@@ -102,6 +102,11 @@ impl Desktop {
         fs::read_to_string(self.scratch.path("log")).unwrap()
     }
 
+    /// The orders that the stand-in was given.
+    fn calls(&self) -> String {
+        fs::read_to_string(self.scratch.path("calls")).unwrap_or_default()
+    }
+
     fn media(&self) -> PathBuf {
         self.scratch.path("media disk")
     }
@@ -115,6 +120,12 @@ impl Desktop {
     fn loops(&self) -> Vec<String> {
         let all = run(client("losetup").args(["--list", "--noheadings", "--output", "NAME,BACK-FILE"]));
         all.lines().filter(|line| line.contains("underseal-desktop")).map(ToOwned::to_owned).collect()
+    }
+
+    /// The kernel's file that is there as long as the volume has its loop device.
+    fn attached(&self) -> PathBuf {
+        let device = self.loops()[0].split_whitespace().next().unwrap().to_owned();
+        Path::new("/sys/block").join(device.strip_prefix("/dev/").unwrap()).join("loop/backing_file")
     }
 
     fn assert_nothing_left(&self, what: &str) {

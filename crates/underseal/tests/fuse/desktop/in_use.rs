@@ -1,16 +1,27 @@
 //! The end of a server whose file system is in use, whose session ends, whose disk is full, or
 //! whose loop device another file has by then.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::Path;
+use std::process::Child;
 use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Desktop, HONEST, end, unable};
+use super::{Desktop, HONEST, end, is_there, unable};
+use crate::fuse::mounted::is_mounted;
 use crate::support::scratch::assert_same;
+use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::bytes;
+
+/// How long the server and its helper go on after udisks was asked to force an unmount, at most.
+const FORCED: Duration = Duration::from_secs(6);
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
 
 /// The processes that a process has started, with their command lines.
 fn children(parent: u32) -> Vec<(Pid, String)> {
@@ -50,5 +61,58 @@ fn the_end_of_a_session_takes_the_file_system_down_first() {
         let found = fs::read(desktop.media().join(format!("{ending:?}"))).unwrap();
         assert_same(&found, &copied, &format!("{ending:?}"));
     }
+    assert!(end(child, Signal::INT).success());
+}
+
+#[test]
+fn a_file_system_in_use_is_served_until_it_is_closed() {
+    if unable("in_use::a_file_system_in_use_is_served_until_it_is_closed") {
+        return;
+    }
+    let desktop = Desktop::new(HONEST);
+    let mut child = desktop.open(&[]);
+    let mut held = File::create(desktop.media().join("held")).unwrap();
+    signal(&child, Signal::INT);
+    wait_until("udisks is asked to force it", PATIENCE, || desktop.calls().contains("--force"));
+    thread::sleep(FORCED);
+    let log = desktop.log();
+    assert!(is_mounted(&desktop.file()) && child.try_wait().unwrap().is_none(), "{log}");
+    let late = bytes(2, 3_000_000);
+    held.write_all(&late).unwrap();
+    drop(held);
+    let status = end(child, Signal::CONT);
+    let log = desktop.log();
+    assert!(status.success() && !log.contains("ERROR"), "{status}\n{log}");
+    desktop.assert_nothing_left("closed");
+
+    let child = desktop.open(&[]);
+    assert_same(&fs::read(desktop.media().join("held")).unwrap(), &late, "written after the signal");
+    assert!(end(child, Signal::INT).success());
+}
+
+#[test]
+fn files_that_were_copied_survive_the_second_signal() {
+    if unable("in_use::files_that_were_copied_survive_the_second_signal") {
+        return;
+    }
+    let desktop = Desktop::new(HONEST);
+    let child = desktop.open(&[]);
+    let attached = desktop.attached();
+    let held = File::create(desktop.media().join("held")).unwrap();
+    signal(&child, Signal::INT);
+    let copied = bytes(3, 3_000_000);
+    wait_until("unmounting was tried", PATIENCE, || desktop.calls().contains("unmount"));
+    fs::write(desktop.media().join("copied"), &copied).unwrap();
+    wait_until("udisks is asked to force it", PATIENCE, || desktop.calls().contains("--force"));
+    wait_until("it is unmounted lazily", PATIENCE, || !is_there(&desktop.media()));
+    thread::sleep(Duration::from_secs(1));
+    let status = end(child, Signal::INT);
+    assert_eq!(status.code(), Some(1), "{}", desktop.log());
+    drop(held);
+    wait_until("the loop device is gone", PATIENCE, || !attached.exists());
+    desktop.assert_nothing_left("ended at once");
+
+    let child = desktop.open(&[]);
+    assert_same(&fs::read(desktop.media().join("copied")).unwrap(), &copied, "copied before the end");
     assert!(end(child, Signal::INT).success());
 }

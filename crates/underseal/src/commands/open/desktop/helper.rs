@@ -28,7 +28,7 @@ pub(crate) fn run() -> Result<()> {
             }
             ["end"] => match shown.as_deref().map_or(Ok(()), take_down) {
                 Ok(()) => "ended".into(),
-                Err(why) => format!("it may still be mounted: {why}"),
+                Err(why) => format!("it is in use: {why}"),
             },
             _ => "failed: no such order".into(),
         };

@@ -2,12 +2,15 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Mode, OFlags, open, syncfs};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::descriptors::standard_only;
@@ -132,11 +135,26 @@ impl LoopDevice {
     pub(super) fn give_back(&self, path: &Path) -> Answer<()> {
         let shown = self.path().to_string_lossy().into_owned();
         let since = Instant::now();
-        while self.mounted().is_some() {
+        while let Some(at) = self.mounted() {
             let is_late = since.elapsed() >= BUSY;
             let mut args = vec!["unmount", "--no-user-interaction", "--block-device", &shown];
             args.extend(is_late.then_some("--force"));
-            match call(&args) {
+            // udisks forces an unmount by making it lazy, which writes nothing back.
+            let synced = SyncedMount::new(&at);
+            let unmounted = match synced {
+                Err(Errno::ACCESS) if is_late => return Err(format!("{at} may not be opened, to sync it")),
+                Ok(synced) if is_late => {
+                    let unmounted = call(&args);
+                    synced.sync();
+                    unmounted
+                }
+                // The descriptor would keep it in use.
+                synced => {
+                    drop(synced);
+                    call(&args)
+                }
+            };
+            match unmounted {
                 Err(why) if is_late && self.mounted().is_some() => return Err(why),
                 Err(_) => thread::sleep(BUSY / 50),
                 Ok(_) => {}
@@ -155,13 +173,30 @@ impl LoopDevice {
         match deleted {
             _ if !self.is_over(path) => Ok(()),
             Err(why) => Err(why),
-            Ok(_) => Err(format!("{shown} is there still")),
+            Ok(_) => Err(format!("a program has a file on {shown} open")),
         }
     }
 
     /// Whether it is over this file.
     fn is_over(&self, path: &Path) -> bool {
         self.file().is_some_and(|file| file == path)
+    }
+}
+
+/// A mounted file system whose bytes are written back.
+struct SyncedMount(OwnedFd);
+
+impl SyncedMount {
+    fn new(at: &str) -> rustix::io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let this = Self(open(at, flags, Mode::empty())?);
+        this.sync();
+        Ok(this)
+    }
+
+    /// Writes back what has changed. The server counts the writes that fail.
+    fn sync(&self) {
+        let _ = syncfs(&self.0);
     }
 }
 
