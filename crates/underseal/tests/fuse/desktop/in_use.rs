@@ -11,10 +11,10 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Desktop, HONEST, end, is_there, unable};
-use crate::fuse::mounted::is_mounted;
+use crate::fuse::mounted::{client, is_mounted};
 use crate::support::scratch::assert_same;
 use crate::support::tools::{PATIENCE, wait_until};
-use crate::support::bytes;
+use crate::support::{bytes, run};
 
 /// How long the server and its helper go on after udisks was asked to force an unmount, at most.
 const FORCED: Duration = Duration::from_secs(6);
@@ -115,4 +115,56 @@ fn files_that_were_copied_survive_the_second_signal() {
     let child = desktop.open(&[]);
     assert_same(&fs::read(desktop.media().join("copied")).unwrap(), &copied, "copied before the end");
     assert!(end(child, Signal::INT).success());
+}
+
+#[test]
+fn two_signals_at_once_leave_no_device_behind() {
+    if unable("in_use::two_signals_at_once_leave_no_device_behind") {
+        return;
+    }
+    let desktop = Desktop::new(HONEST);
+    let child = desktop.open(&[]);
+    let attached = desktop.attached();
+    let held = File::create(desktop.media().join("held")).unwrap();
+    signal(&child, Signal::INT);
+    wait_until("unmounting was tried", PATIENCE, || desktop.calls().contains("unmount"));
+    assert_eq!(end(child, Signal::INT).code(), Some(1), "{}", desktop.log());
+    drop(held);
+    wait_until("it is unmounted", PATIENCE, || !is_there(&desktop.media()));
+    wait_until("the loop device is gone", PATIENCE, || !attached.exists());
+    wait_until("the file is removed", PATIENCE, || !desktop.file().exists());
+    desktop.assert_nothing_left("two signals");
+}
+
+#[test]
+fn a_loop_device_that_another_file_has_by_then_is_left_alone() {
+    if unable("in_use::a_loop_device_that_another_file_has_by_then_is_left_alone") {
+        return;
+    }
+    // The user ejects the volume at this moment, and another file gets the loop device.
+    let ejected = "unmount) if [ ! -e \"$STAND_IN/once\" ]; then : > \"$STAND_IN/once\"
+umount \"$4\" && losetup --detach \"$4\" && losetup \"$4\" \"$STAND_IN/other.img\"
+mount \"$4\" \"$STAND_IN/other\"; exit 1; fi; umount ${5:+--lazy} \"$4\" ;;
+never) ";
+    let desktop = Desktop::new(&HONEST.replace("unmount) ", ejected));
+    let image = desktop.scratch.sparse("other.img", 16 << 20);
+    run(client("mkfs.ext4").args(["-q", "-F"]).arg(&image));
+    let other = desktop.scratch.path("other");
+    fs::create_dir(&other).unwrap();
+    let child = desktop.open(&[]);
+    let status = end(child, Signal::INT);
+    let (log, calls) = (desktop.log(), desktop.calls());
+    let is_left = is_there(&other);
+    let device =
+        run(client("losetup").args(["--noheadings", "--output", "NAME", "--associated"]).arg(&image));
+    if is_left {
+        run(client("umount").arg(&other));
+    }
+    if !device.trim().is_empty() {
+        run(client("losetup").args(["--detach", device.trim()]));
+    }
+    assert!(is_left && !device.trim().is_empty(), "the other file's device was taken down\n{calls}{log}");
+    assert!(calls.trim_end().lines().last().unwrap().starts_with("unmount"), "{calls}");
+    assert!(status.success() && !log.contains("ERROR"), "{status}\n{log}");
+    desktop.assert_nothing_left("ejected");
 }

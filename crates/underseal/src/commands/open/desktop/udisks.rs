@@ -49,6 +49,8 @@ pub(super) fn find() -> Result<()> {
 pub(super) struct LoopDevice {
     /// `loopN`.
     name: String,
+    /// The kernel's number of this use of the device (Linux 5.15).
+    sequence: Option<String>,
 }
 
 impl LoopDevice {
@@ -76,7 +78,8 @@ impl LoopDevice {
     fn named(name: &str) -> Option<Self> {
         let number = name.strip_prefix("loop")?;
         let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        is_number.then(|| Self { name: name.to_owned() })
+        let device = is_number.then(|| Self { name: name.to_owned(), sequence: None });
+        device.map(|device| Self { sequence: device.about("diskseq"), ..device })
     }
 
     fn path(&self) -> PathBuf {
@@ -131,11 +134,12 @@ impl LoopDevice {
         Some(at.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\"))
     }
 
-    /// Unmounts it, and gives it back.
+    /// Unmounts it, and gives it back. The user may do so at the same time, and another file may
+    /// have the device after that: it is looked at before each step.
     pub(super) fn give_back(&self, path: &Path) -> Answer<()> {
         let shown = self.path().to_string_lossy().into_owned();
         let since = Instant::now();
-        while let Some(at) = self.mounted() {
+        while let Some(at) = self.mounted().filter(|_| self.is_same(path)) {
             let is_late = since.elapsed() >= BUSY;
             let mut args = vec!["unmount", "--no-user-interaction", "--block-device", &shown];
             args.extend(is_late.then_some("--force"));
@@ -143,7 +147,7 @@ impl LoopDevice {
             let synced = SyncedMount::new(&at);
             let unmounted = match synced {
                 Err(Errno::ACCESS) if is_late => return Err(format!("{at} may not be opened, to sync it")),
-                Ok(synced) if is_late => {
+                Ok(synced) if is_late && self.is_same(path) => {
                     let unmounted = call(&args);
                     synced.sync();
                     unmounted
@@ -151,7 +155,7 @@ impl LoopDevice {
                 // The descriptor would keep it in use.
                 synced => {
                     drop(synced);
-                    call(&args)
+                    if self.is_same(path) { call(&args) } else { break }
                 }
             };
             match unmounted {
@@ -160,18 +164,21 @@ impl LoopDevice {
                 Ok(_) => {}
             }
         }
+        if !self.is_same(path) {
+            return Ok(());
+        }
         let deleted = call(&["loop-delete", "--no-user-interaction", "--block-device", &shown]);
         // udisks may not know it, where it has waited for udev in vain. Root can do without.
-        if deleted.is_err() && geteuid().is_root() && self.is_over(path) {
+        if deleted.is_err() && geteuid().is_root() && self.is_same(path) {
             let _ = losetup().args(["--detach", &shown]).stdin(Stdio::null()).output();
         }
         // The device goes by itself when its last user closes it.
         let until = Instant::now() + BUSY / 5;
-        while self.is_over(path) && Instant::now() < until {
+        while self.is_same(path) && Instant::now() < until {
             thread::sleep(BUSY / 300);
         }
         match deleted {
-            _ if !self.is_over(path) => Ok(()),
+            _ if !self.is_same(path) => Ok(()),
             Err(why) => Err(why),
             Ok(_) => Err(format!("a program has a file on {shown} open")),
         }
@@ -180,6 +187,15 @@ impl LoopDevice {
     /// Whether it is over this file.
     fn is_over(&self, path: &Path) -> bool {
         self.file().is_some_and(|file| file == path)
+    }
+
+    /// Whether no other file has it since it was found over this one. The kernel has another path
+    /// for a file whose mount was detached.
+    fn is_same(&self, path: &Path) -> bool {
+        match &self.sequence {
+            Some(sequence) => self.file().is_some() && self.about("diskseq").as_ref() == Some(sequence),
+            None => self.is_over(path),
+        }
     }
 }
 
