@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Desktop, HONEST, end, is_there, unable};
 use crate::fuse::mounted::{client, is_mounted};
+use crate::support::mounts::Mount;
 use crate::support::scratch::assert_same;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::{bytes, run};
@@ -167,4 +168,24 @@ never) ";
     assert!(calls.trim_end().lines().last().unwrap().starts_with("unmount"), "{calls}");
     assert!(status.success() && !log.contains("ERROR"), "{status}\n{log}");
     desktop.assert_nothing_left("ejected");
+}
+
+#[test]
+fn a_server_whose_disk_was_full_says_so_at_its_end() {
+    if unable("in_use::a_server_whose_disk_was_full_says_so_at_its_end") {
+        return;
+    }
+    let mut desktop = Desktop::new(HONEST);
+    let small = Mount::tmpfs(&desktop.scratch.path("small"), 24 << 20);
+    let image = small.directory().join("image");
+    run(client("cp").arg("--sparse=always").arg(&desktop.volume.image).arg(&image));
+    desktop.volume.image = image;
+    let child = desktop.open(&[]);
+    // The kernel has room for these bytes, and the disk below has none.
+    fs::write(desktop.media().join("copied"), bytes(4, 20 << 20)).unwrap();
+    let status = end(child, Signal::INT);
+    let log = desktop.log();
+    assert_eq!(status.code(), Some(8), "{log}");
+    assert!(log.contains("underseal: writes have failed"), "{log}");
+    desktop.assert_nothing_left("full");
 }
