@@ -26,7 +26,7 @@ mod key;
 mod keyring;
 mod keyslots;
 mod look;
-mod loops;
+pub(crate) mod loops;
 mod open;
 mod pipe;
 mod place;

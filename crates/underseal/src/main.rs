@@ -25,6 +25,7 @@
 mod cli;
 mod commands;
 mod daemon;
+mod descriptors;
 mod dm;
 mod error;
 mod exit;

@@ -57,6 +57,14 @@ pub(crate) fn file_size_limit_is_an_error() {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
+/// Makes this process, and the programs that it starts, ignore `signals`.
+pub(crate) fn ignore(signals: impl IntoIterator<Item = i32>) {
+    for signal in signals {
+        // SAFETY: no code of this program runs for an ignored signal.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
 /// Catches `signals`. Only one caller at a time may do so. Fails when the system refuses.
 pub(crate) fn take(signals: impl IntoIterator<Item = i32>) -> io::Result<Taken> {
     let by_default = by_default()?;

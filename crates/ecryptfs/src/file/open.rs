@@ -181,6 +181,11 @@ impl OpenFile {
         Some((stat, self.size(&stat)))
     }
 
+    /// Returns true when the lower file is passed through, so that it may change at any time.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.told.load(Relaxed) == LOWER
+    }
+
     /// Returns true when reads and writes may have to wait for long.
     pub(crate) fn is_busy(&self) -> bool {
         self.busy.load(Relaxed) > 0

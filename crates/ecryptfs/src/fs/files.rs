@@ -65,15 +65,16 @@ impl Fs {
     }
 
     /// A handle goes. After writes through it the kernel's pages are those of the file as it is
-    /// now. Where nobody writes here, a lower file that looks otherwise was changed by another
-    /// program: neither the pages nor the size belong to it.
+    /// now, except of a plain file: it has no lock, and another program may have written to it
+    /// meanwhile. Where nobody writes here, a lower file that looks otherwise was changed by
+    /// another program: neither the pages nor the size belong to it.
     pub(super) fn release(&self, node: u64, handle: u64) {
         if let (Ok(node), Ok(file)) = (self.nodes.get(node), self.handles.file(handle)) {
             let mut slot = locked(&node.file);
             let settled = file.settled_size().map(|(stat, size)| (FileVersion::of(&stat), size));
             let pages = settled.map_or(CachedPages::Unknown, |(look, _)| CachedPages::Of(look));
             if file.is_writable() {
-                slot.cached = pages;
+                slot.cached = if file.is_plain() { CachedPages::Unknown } else { pages };
             }
             slot.size = if slot.cached == pages { settled } else { None };
         }

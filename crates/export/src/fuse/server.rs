@@ -29,6 +29,9 @@ const PAGE: u64 = 4096;
 /// How long a thread may take to finish its last requests after the cut-off.
 const CUT_OFF: Duration = Duration::from_secs(5);
 
+/// How long a mount that is unmounted may be in use through copies in other mount namespaces.
+const ELSEWHERE: Duration = Duration::from_secs(30);
+
 /// The settings of a FUSE export.
 #[derive(Debug, Clone)]
 pub struct FuseConfig {
@@ -42,7 +45,8 @@ pub struct FuseConfig {
     /// Takes requests through io_uring, where the kernel offers that. Off where the mount may be
     /// handed over: the kernel cannot pass io_uring entries on.
     pub io_uring: bool,
-    /// How long files may stay in use after the server was asked to stop.
+    /// How long files may stay in use after the server was asked to stop: 30 seconds at most where
+    /// only other mount namespaces have them.
     pub drain_timeout: Duration,
 }
 
@@ -265,7 +269,9 @@ impl FuseServer {
     pub fn run(self) -> Result<()> {
         let mut state = self.shared.lock();
         while state.threads > 0 {
-            let left = state.stopping.map(|since| self.drain_timeout.saturating_sub(since.elapsed()));
+            let limit =
+                if state.is_unmounted { self.drain_timeout.min(ELSEWHERE) } else { self.drain_timeout };
+            let left = state.stopping.map(|since| limit.saturating_sub(since.elapsed()));
             state = match left {
                 None => self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(Duration::ZERO) => {
@@ -330,7 +336,10 @@ impl FuseStopper {
         }
         let shown = self.0.path.display();
         match self.1.end(false) {
-            Ok(()) => self.0.lock().is_unmounted = true,
+            Ok(()) => {
+                self.0.lock().is_unmounted = true;
+                self.0.changed.notify_all();
+            }
             // Another program has unmounted it.
             Err(e) if e.kind() == io::ErrorKind::InvalidInput => {}
             Err(e) => {

@@ -15,6 +15,7 @@ mod vhost_user;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 use underseal_cipher::CpuPath;
@@ -194,7 +195,8 @@ fn fuse_config(args: &ServeArgs, listeners: &[Listener], mapping: &Mapping) -> F
         allow_root: args.fuse_allow_root,
         cache: !args.fuse_no_cache && !written_elsewhere,
         io_uring: !args.fuse_no_io_uring && !args.control.hand_over,
-        ..FuseConfig::default()
+        // The kernel has bytes of the file system above that were acknowledged.
+        drain_timeout: if args.desktop { Duration::MAX } else { FuseConfig::default().drain_timeout },
     }
 }
 

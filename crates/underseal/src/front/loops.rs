@@ -34,7 +34,7 @@ pub(super) fn resize(device: &Path) -> std::io::Result<()> {
 }
 
 /// Returns the system's losetup, with an empty environment.
-fn losetup() -> Command {
+pub(crate) fn losetup() -> Command {
     let places = ["/usr/sbin/losetup", "/sbin/losetup", "/usr/bin/losetup", "/bin/losetup"];
     let found = places.into_iter().find(|path| Path::new(path).exists()).unwrap_or(places[0]);
     let mut losetup = Command::new(found);

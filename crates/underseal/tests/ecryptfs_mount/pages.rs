@@ -14,6 +14,7 @@ use rustix::process::Signal;
 use crate::ecryptfs_mount::mounted::{Folder, unable};
 use crate::support::mounts::{Loop, Mount, cannot_mount, skip};
 use crate::support::scratch::assert_same;
+use crate::support::tools::within;
 use crate::support::{bytes, output, run, seed, tool};
 
 const PAGE: usize = 4096;
@@ -274,4 +275,29 @@ fn a_lower_file_that_was_changed_is_read_anew_by_all_who_open_it_or_ask() {
         assert_same(&fs::read(folder.at("file")).unwrap(), &short, "closed after it was changed");
         mount.unmount();
     }
+}
+
+#[test]
+fn a_plain_file_that_another_program_changed_beside_a_writer_is_read_anew() {
+    if unable("a_plain_file_that_another_program_changed_beside_a_writer_is_read_anew") {
+        return;
+    }
+    let folder = Folder::new();
+    let mount = folder.mount("ecryptfs_passthrough");
+    fs::write(folder.below("plain"), [1; 2 * PAGE]).unwrap();
+    let path = folder.at("plain");
+    let read = || fs::read(&path).unwrap()[..2].to_vec();
+    let writer = File::options().read(true).write(true).open(&path).unwrap();
+    assert_eq!(read(), [1, 1]);
+    let other = File::options().write(true).open(folder.below("plain")).unwrap();
+    other.write_all_at(&[2; PAGE], 0).unwrap();
+    writer.write_all_at(&[3], 2 * PAGE as u64).unwrap();
+    drop((writer, other));
+    // The mount's process hears of the end a moment later.
+    assert!(within(Duration::from_secs(10), || read() == [2, 2]), "the old bytes stay: {:?}", read());
+    // An opening writer begins with the other program's bytes, too.
+    let writer = File::options().read(true).write(true).open(&path).unwrap();
+    assert_eq!(read(), [2, 2]);
+    drop(writer);
+    mount.unmount();
 }

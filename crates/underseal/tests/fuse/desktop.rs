@@ -1,6 +1,9 @@
 //! `--desktop`: a stand-in for udisks, which sets up loop devices and mounts as udisks does, or lies;
 //! and folders that strangers made.
 
+mod descriptors;
+mod in_use;
+
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -15,13 +18,14 @@ use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::Volume;
 use crate::support::{Scratch, output, run};
 
-/// Does the work of udisksctl, as root, with its words.
+/// Does the work of udisksctl, as root, with its words. As udisks, it forces an unmount by making
+/// it lazy.
 const HONEST: &str = "#!/bin/sh
 echo \"$*\" >> \"$STAND_IN/calls\"
 case $1 in
 loop-setup) echo \"Mapped file $4 as $(losetup ${5:+--read-only} --find --show \"$4\").\" ;;
 mount) mkdir -p \"$STAND_IN/media disk\" && mount \"$4\" \"$STAND_IN/media disk\" && echo \"Mounted $4 at ..\" ;;
-unmount) umount \"$4\" ;;
+unmount) umount ${5:+--lazy} \"$4\" ;;
 loop-delete) losetup --detach \"$4\" ;;
 esac
 ";
@@ -45,33 +49,40 @@ impl Desktop {
         fs::set_permissions(&runtime, Permissions::from_mode(0o700)).unwrap();
         let desktop = Self { scratch, volume, runtime };
         desktop.udisksctl(udisksctl);
+        let folder = desktop.scratch.folder().display();
+        let started = format!("#!/bin/sh\nSTAND_IN='{folder}' exec '{folder}/stand-in' \"$@\"\n");
+        let bin = desktop.scratch.path("bin");
+        fs::create_dir(&bin).unwrap();
+        fs::write(bin.join("udisksctl"), started).unwrap();
+        fs::set_permissions(bin.join("udisksctl"), Permissions::from_mode(0o755)).unwrap();
+        install(&bin);
         desktop
     }
 
     fn udisksctl(&self, script: &str) {
-        let bin = self.scratch.path("bin");
-        fs::create_dir_all(&bin).unwrap();
         // Never written to while it runs.
-        let new = self.scratch.file("new-udisksctl", script.as_bytes());
+        let new = self.scratch.file("new-stand-in", script.as_bytes());
         fs::set_permissions(&new, Permissions::from_mode(0o755)).unwrap();
-        fs::rename(new, bin.join("udisksctl")).unwrap();
+        fs::rename(new, self.scratch.path("stand-in")).unwrap();
     }
 
     fn command(&self, options: &[&str]) -> Command {
         let mut command = self.volume.command("open");
-        let path = format!("{}:{}", self.scratch.path("bin").display(), std::env::var("PATH").unwrap());
-        command.env("PATH", path).env("XDG_RUNTIME_DIR", &self.runtime);
-        command.env("STAND_IN", self.scratch.folder()).arg("--desktop").args(options);
+        command.env("XDG_RUNTIME_DIR", &self.runtime).args(["-v", "--desktop"]).args(options);
         command
     }
 
     /// Opens the volume, and returns when its file system is mounted.
     fn open(&self, options: &[&str]) -> Child {
+        self.open_by(&mut self.command(options))
+    }
+
+    fn open_by(&self, command: &mut Command) -> Child {
         let log = File::create(self.scratch.path("log")).unwrap();
-        let mut child = self.command(options).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut ready = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
-        let log = fs::read_to_string(self.scratch.path("log")).unwrap();
+        let log = self.log();
         assert!(ready.contains(" is mounted on ") && ready.contains("media disk"), "{ready:?}\n{log}");
         assert!(is_there(&self.media()), "{log}");
         child
@@ -87,6 +98,15 @@ impl Desktop {
         self.assert_nothing_left(&said);
     }
 
+    fn log(&self) -> String {
+        fs::read_to_string(self.scratch.path("log")).unwrap()
+    }
+
+    /// The orders that the stand-in was given.
+    fn calls(&self) -> String {
+        fs::read_to_string(self.scratch.path("calls")).unwrap_or_default()
+    }
+
     fn media(&self) -> PathBuf {
         self.scratch.path("media disk")
     }
@@ -100,6 +120,12 @@ impl Desktop {
     fn loops(&self) -> Vec<String> {
         let all = run(client("losetup").args(["--list", "--noheadings", "--output", "NAME,BACK-FILE"]));
         all.lines().filter(|line| line.contains("underseal-desktop")).map(ToOwned::to_owned).collect()
+    }
+
+    /// The kernel's file that is there as long as the volume has its loop device.
+    fn attached(&self) -> PathBuf {
+        let device = self.loops()[0].split_whitespace().next().unwrap().to_owned();
+        Path::new("/sys/block").join(device.strip_prefix("/dev/").unwrap()).join("loop/backing_file")
     }
 
     fn assert_nothing_left(&self, what: &str) {
@@ -120,6 +146,12 @@ impl Drop for Desktop {
             let _ = client("losetup").args(["--detach", device]).status();
         }
     }
+}
+
+/// Lays a folder over /usr/bin, in this mount namespace: root's udisksctl is started from there.
+fn install(folder: &Path) {
+    let layers = format!("lowerdir={}:/usr/bin", folder.display());
+    run(client("mount").args(["-t", "overlay", "overlay", "-o", &layers, "/usr/bin"]));
 }
 
 fn is_there(media: &Path) -> bool {
@@ -160,7 +192,7 @@ fn a_volume_is_on_the_desktop_until_its_server_ends() {
     let child = desktop.open(&[]);
     fs::write(desktop.media().join("note"), b"kept").unwrap();
     let status = end(child, Signal::INT);
-    let log = fs::read_to_string(desktop.scratch.path("log")).unwrap();
+    let log = desktop.log();
     assert!(status.success() && !log.contains("ERROR"), "{status}\n{log}");
     desktop.assert_nothing_left("ended");
     wait_until("the file is removed", PATIENCE, || !desktop.file().exists());
@@ -277,18 +309,34 @@ fn a_folder_that_is_not_the_users_own_is_not_used() {
 
 #[test]
 fn without_udisks_that_is_said_before_a_passphrase_is_asked_for() {
+    if unable("without_udisks_that_is_said_before_a_passphrase_is_asked_for") {
+        return;
+    }
     let scratch = Scratch::new();
     let volume = Volume::luks2(&scratch, "32M");
     let mut command = volume.command("open");
-    let bin = scratch.path("bin");
-    fs::create_dir(&bin).unwrap();
-    command.arg("--desktop").env("PATH", &bin).env("XDG_RUNTIME_DIR", scratch.folder());
+    let [users, roots] = ["users", "roots"].map(|name| scratch.path(name));
+    fs::create_dir(&users).unwrap();
+    fs::create_dir(&roots).unwrap();
+    // Only the user's path leads to one: an entry like this hides the system's.
+    run(client("mknod").arg(roots.join("udisksctl")).args(["c", "0", "0"]));
+    install(&roots);
+    let called = scratch.path("called");
+    let script = format!("#!/bin/sh\n: > {}\n", called.display());
+    let strange = scratch.file("users/udisksctl", script.as_bytes());
+    fs::set_permissions(strange, Permissions::from_mode(0o755)).unwrap();
+    command.arg("--desktop").env("PATH", &users).env("XDG_RUNTIME_DIR", scratch.folder());
     let failed = output(&mut command);
     let said = String::from_utf8_lossy(&failed.stderr);
     assert!(failed.status.code() == Some(1) && said.contains("install udisks2"), "{said}");
+    assert!(!called.exists(), "root starts what PATH leads to");
+    run(client("umount").args(["--lazy", "/usr/bin"]));
+
+    fs::remove_file(roots.join("udisksctl")).unwrap();
     let silent = scratch
-        .file("bin/udisksctl", b"#!/bin/sh\necho 'Error connecting to the udisks daemon' >&2\nexit 1\n");
+        .file("roots/udisksctl", b"#!/bin/sh\necho 'Error connecting to the udisks daemon' >&2\nexit 1\n");
     fs::set_permissions(silent, Permissions::from_mode(0o755)).unwrap();
+    install(&roots);
     let failed = output(&mut command);
     let said = String::from_utf8_lossy(&failed.stderr);
     assert!(failed.status.code() == Some(1) && said.contains("Error connecting"), "{said}");

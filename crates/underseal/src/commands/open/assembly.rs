@@ -188,7 +188,11 @@ impl Assembly {
 
     /// Serves until the volume is closed, as [`until_stopped`] says.
     pub(super) fn serve(self) -> Result<()> {
-        let last = Last { reencrypter: self.reencrypter.as_deref(), layers: &self.layers };
+        let last = Last {
+            reencrypter: self.reencrypter.as_deref(),
+            layers: &self.layers,
+            is_on_desktop: self.servers.desktop.is_some(),
+        };
         let exports = self.servers.running();
         let ended = until_stopped(exports, &self.mapping, &self.stoppers, self.sides, &last, &self.watch);
         drop(self.locks);

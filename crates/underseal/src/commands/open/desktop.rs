@@ -7,8 +7,9 @@
 //!   helper   udisksctl: a loop device over that file, its file system mounted; both given back
 //! ```
 //! The helper is a process of its own, since the server starts no programs once it serves. It is in
-//! another process group, so that Ctrl-C ends the server, which tells it to take everything down
-//! while the file still answers. It does the same when the server is gone.
+//! another process group and ignores the signals that end a session, so that they end the server,
+//! which tells it to take everything down while the file still answers. A file system that is in
+//! use is served until it is not. The helper takes everything down, too, when the server is gone.
 
 mod helper;
 mod udisks;
@@ -18,7 +19,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{
@@ -32,6 +34,7 @@ use underseal_export::fuse::MountPoint;
 
 pub(crate) use helper::run as help;
 
+use crate::descriptors::standard_only;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 
@@ -39,6 +42,8 @@ use crate::exit::Exit;
 const FOLDER: &str = "underseal-desktop";
 /// Names tried for a volume whose name is in use.
 const TRIES: u32 = 100;
+/// How long a file system that is in use is left alone.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// A file for the volume in a folder that no other user can reach.
 pub(super) struct DesktopFile {
@@ -78,7 +83,10 @@ impl ShownVolume {
 
 impl Drop for ShownVolume {
     fn drop(&mut self) {
-        self.desktop.take_down();
+        // The server may be gone already: the helper goes on when this process ends.
+        if let Err(why) = self.desktop.try_to_take_down() {
+            log::error!("{}: {why}", self.desktop.path.display());
+        }
     }
 }
 
@@ -132,7 +140,7 @@ impl DesktopFile {
         // The file is removed from the folder that was checked.
         command.current_dir(format!("/proc/self/fd/{}", self.folder.as_raw_fd()));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().map_err(failed)?;
+        let mut child = standard_only(&mut command).spawn().map_err(failed)?;
         let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(Error::new(Exit::Failed, "no pipe to the process for --desktop"));
         };
@@ -145,7 +153,8 @@ impl Desktop {
     /// Shows the file, which is served.
     pub(super) fn show(self: Arc<Self>, size: u64, read_only: bool) -> Result<ShownVolume> {
         let access = if read_only { "read-only" } else { "writable" };
-        let answer = self.ask(&format!("show {size} {access} {}", self.path.display()));
+        let order = format!("show {size} {access} {}", self.path.display());
+        let answer = self.ask(&mut self.lock(), &order);
         match answer.split_once(' ') {
             Some(("mounted", at)) => Ok(ShownVolume { at: at.to_owned(), desktop: self }),
             Some(("failed", why)) => Err(Error::new(Exit::Failed, format!("--desktop: {why}"))
@@ -154,24 +163,42 @@ impl Desktop {
         }
     }
 
-    /// Takes everything down, while the file is served still. Only the first call does anything.
+    /// Takes everything down, while the file is served still: waits until the file system is not
+    /// in use. Returns early where the helper has ended.
     pub(super) fn take_down(&self) {
-        let answer = self.ask("end");
-        if !matches!(&*answer, "ended" | "") {
-            log::error!("{}: {answer}", self.path.display());
+        let mut is_told = false;
+        while let Err(why) = self.try_to_take_down() {
+            if !std::mem::replace(&mut is_told, true) {
+                let path = self.path.display();
+                log::warn!("{path}: {why}: it is served until that ends, or until another signal");
+            }
+            thread::sleep(AGAIN);
         }
     }
 
-    /// The answer to an order; nothing where the helper has ended.
-    fn ask(&self, order: &str) -> String {
-        let mut pipes = self.pipes.lock().unwrap_or_else(PoisonError::into_inner);
-        if std::mem::replace(&mut pipes.has_ended, order == "end") {
-            return String::new();
+    /// Takes everything down, or returns why that cannot be done now. Where it is done, or the
+    /// helper has ended, there is nothing left to do.
+    fn try_to_take_down(&self) -> std::result::Result<(), String> {
+        let mut pipes = self.lock();
+        if pipes.has_ended {
+            return Ok(());
         }
+        let answer = self.ask(&mut pipes, "end");
+        pipes.has_ended = matches!(&*answer, "ended" | "");
+        if pipes.has_ended { Ok(()) } else { Err(answer) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pipes> {
+        self.pipes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The answer to an order; nothing where the helper has ended.
+    fn ask(&self, pipes: &mut Pipes, order: &str) -> String {
         let mut answer = String::new();
         let told = writeln!(pipes.orders, "{order}").and_then(|()| pipes.answers.read_line(&mut answer));
-        if let Err(e) = told {
-            log::error!("{}: the process that asks udisks does not answer: {e}", self.path.display());
+        if !matches!(told, Ok(1..)) {
+            let path = self.path.display();
+            log::error!("{path}: the process that asks udisks has ended: unmount the file system by hand");
         }
         answer.trim_end().to_owned()
     }
@@ -245,7 +272,7 @@ fn file_in(folder: &OwnedFd, name: &str) -> rustix::io::Result<FoundFile> {
             return Ok(FoundFile::Ours(file));
         }
         // The helper of a server that has just ended removes it.
-        std::thread::sleep(Duration::from_millis(50));
+        thread::sleep(Duration::from_millis(50));
     }
     Ok(FoundFile::InUse)
 }

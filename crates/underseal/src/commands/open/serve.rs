@@ -107,13 +107,15 @@ pub(super) fn aside(name: &str, part: impl FnOnce() + Send + 'static) {
 pub(super) struct Last<'l> {
     pub(super) reencrypter: Option<&'l OnlineReencryption>,
     pub(super) layers: &'l [Arc<IntegrityDevice>],
+    /// True when the clients' bytes came through a file system here.
+    pub(super) is_on_desktop: bool,
 }
 
 /// Serves until a signal arrives, the volume is closed or unmounted; finishes the requests in
 /// flight, flushes the image, and closes the integrity layers. Then sends the result to the clients
 /// that asked for the close. Fails with `Failed` when clients could not be ended in time; with
-/// `Lost` when the flush failed (acknowledged writes may be lost then) or a device is lost. A layer
-/// that could not be closed is recovered at the next open.
+/// `Lost` when the flush failed (acknowledged writes may be lost then) or a device is lost, or on
+/// the desktop a write has failed. A layer that could not be closed is recovered at the next open.
 pub(super) fn until_stopped(
     exports: Vec<RunningExport>,
     mapping: &Arc<Mapping>,
@@ -125,7 +127,8 @@ pub(super) fn until_stopped(
     let served = run(exports, stoppers);
     // The last step of the reencryption is on disk before the last flush.
     last.reencrypter.iter().for_each(|beside| beside.end());
-    let flushed = flush(mapping).and_then(|()| still_there(stoppers));
+    let written = if last.is_on_desktop { all_written(mapping) } else { Ok(()) };
+    let flushed = flush(mapping).and_then(|()| still_there(stoppers)).and(written);
     let closed = integrity::close(last.layers);
     // Threads that wait for signals and operators still have the mapping.
     mapping.let_go();
@@ -241,6 +244,20 @@ fn still_there(stoppers: &Stoppers) -> Result<()> {
         return Err(error.with_remedy("find out who else uses it before it is opened again"));
     }
     Ok(())
+}
+
+/// Fails with `Lost` when a write has failed: a file system acknowledges bytes before it writes
+/// them, so that no program may have seen the failure.
+fn all_written(mapping: &Mapping) -> Result<()> {
+    let stats = mapping.stats();
+    match stats.writes.errors + stats.flushes.errors {
+        0 => Ok(()),
+        failed => {
+            let what = format!("writes have failed ({failed}), so files are damaged: the log says why");
+            let remedy = "have the image's disk in order, check the file system, copy the files again";
+            Err(Error::new(Exit::Lost, what).with_remedy(remedy))
+        }
+    }
 }
 
 /// Flushes: every acknowledged write is on stable storage afterwards.

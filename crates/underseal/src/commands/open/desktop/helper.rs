@@ -9,23 +9,26 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
 use super::udisks::LoopDevice;
 use crate::error::Result;
+use crate::signals;
 
 /// Takes a server's orders, and puts everything in order when it is gone. It runs in the folder of
-/// the server's file.
+/// the server's file. The signals that end a session reach all of its processes: the helper ends
+/// with its server.
 pub(crate) fn run() -> Result<()> {
-    let mut shown: Option<PathBuf> = None;
+    signals::ignore(signals::ENDING);
+    let mut shown: Option<ShownFile> = None;
     for order in stdin().lock().lines() {
         let Ok(order) = order else { break };
         let answer = match order.splitn(4, ' ').collect::<Vec<_>>()[..] {
             ["show", size, access, path] => {
                 let path = PathBuf::from(path);
                 let answer = show(&path, size.parse().unwrap_or(0), access == "read-only");
-                shown = Some(path);
+                shown = Some(ShownFile { devices: LoopDevice::over(&path), path });
                 answer
             }
-            ["end"] => match shown.as_deref().map_or(Ok(()), take_down) {
+            ["end"] => match shown.as_ref().map_or(Ok(()), ShownFile::take_down) {
                 Ok(()) => "ended".into(),
-                Err(why) => format!("it may still be mounted: {why}"),
+                Err(why) => format!("it is in use: {why}"),
             },
             _ => "failed: no such order".into(),
         };
@@ -33,11 +36,25 @@ pub(crate) fn run() -> Result<()> {
             break;
         }
     }
-    let Some(path) = shown else { return Ok(()) };
+    let Some(shown) = shown else { return Ok(()) };
     // After "end" there is nothing left to do here.
-    let _ = take_down(&path);
-    remove(&path);
+    let _ = shown.take_down();
+    remove(&shown.path);
     Ok(())
+}
+
+/// A file that was shown, with the loop devices over it: they cannot be found by its path when the
+/// server has detached its mount.
+struct ShownFile {
+    path: PathBuf,
+    devices: Vec<LoopDevice>,
+}
+
+impl ShownFile {
+    fn take_down(&self) -> std::result::Result<(), String> {
+        self.devices.iter().try_for_each(|device| device.give_back(&self.path))?;
+        take_down(&self.path)
+    }
 }
 
 fn show(path: &Path, size: u64, read_only: bool) -> String {

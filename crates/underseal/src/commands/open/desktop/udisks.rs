@@ -2,16 +2,25 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Mode, OFlags, open, syncfs};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+use crate::descriptors::standard_only;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::front::loops::losetup;
 
 const PROGRAM: &str = "udisksctl";
+/// The folders of root's programs.
+const SEARCH: [&str; 4] = ["/usr/bin", "/bin", "/usr/sbin", "/sbin"];
 /// How long udisks may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a file system may be in use that is to be unmounted.
@@ -40,6 +49,8 @@ pub(super) fn find() -> Result<()> {
 pub(super) struct LoopDevice {
     /// `loopN`.
     name: String,
+    /// The kernel's number of this use of the device (Linux 5.15).
+    sequence: Option<String>,
 }
 
 impl LoopDevice {
@@ -61,13 +72,14 @@ impl LoopDevice {
     pub(super) fn over(path: &Path) -> Vec<Self> {
         let names = fs::read_dir("/sys/block").into_iter().flatten().flatten();
         let devices = names.filter_map(|entry| Self::named(entry.file_name().to_str()?));
-        devices.filter(|device| device.file().is_some_and(|file| file == path)).collect()
+        devices.filter(|device| device.is_over(path)).collect()
     }
 
     fn named(name: &str) -> Option<Self> {
         let number = name.strip_prefix("loop")?;
         let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        is_number.then(|| Self { name: name.to_owned() })
+        let device = is_number.then(|| Self { name: name.to_owned(), sequence: None });
+        device.map(|device| Self { sequence: device.about("diskseq"), ..device })
     }
 
     fn path(&self) -> PathBuf {
@@ -93,7 +105,7 @@ impl LoopDevice {
             return Err(format!("{shown} is another device than the kernel calls so"));
         }
         match self.file() {
-            Some(file) if file == path => {}
+            _ if self.is_over(path) => {}
             Some(file) => return Err(format!("{shown} is over {}, another file", file.display())),
             None => return Err(format!("{shown} is over no file")),
         }
@@ -122,47 +134,105 @@ impl LoopDevice {
         Some(at.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\"))
     }
 
-    /// Unmounts it, and gives it back.
+    /// Unmounts it, and gives it back. The user may do so at the same time, and another file may
+    /// have the device after that: it is looked at before each step.
     pub(super) fn give_back(&self, path: &Path) -> Answer<()> {
         let shown = self.path().to_string_lossy().into_owned();
         let since = Instant::now();
-        while self.mounted().is_some() {
-            let mut args = vec!["unmount", "--no-user-interaction", "--block-device", &shown];
+        while let Some(at) = self.mounted().filter(|_| self.is_same(path)) {
             let is_late = since.elapsed() >= BUSY;
+            let mut args = vec!["unmount", "--no-user-interaction", "--block-device", &shown];
             args.extend(is_late.then_some("--force"));
-            match call(&args) {
+            // udisks forces an unmount by making it lazy, which writes nothing back.
+            let synced = SyncedMount::new(&at);
+            let unmounted = match synced {
+                Err(Errno::ACCESS) if is_late => return Err(format!("{at} may not be opened, to sync it")),
+                Ok(synced) if is_late && self.is_same(path) => {
+                    let unmounted = call(&args);
+                    synced.sync();
+                    unmounted
+                }
+                // The descriptor would keep it in use.
+                synced => {
+                    drop(synced);
+                    if self.is_same(path) { call(&args) } else { break }
+                }
+            };
+            match unmounted {
                 Err(why) if is_late && self.mounted().is_some() => return Err(why),
                 Err(_) => thread::sleep(BUSY / 50),
                 Ok(_) => {}
             }
         }
+        if !self.is_same(path) {
+            return Ok(());
+        }
         let deleted = call(&["loop-delete", "--no-user-interaction", "--block-device", &shown]);
         // udisks may not know it, where it has waited for udev in vain. Root can do without.
-        if deleted.is_err() && self.file().is_some_and(|file| file == path) {
-            let _ = finish_quietly(Command::new("losetup").args(["--detach", &shown]));
+        if deleted.is_err() && geteuid().is_root() && self.is_same(path) {
+            let _ = losetup().args(["--detach", &shown]).stdin(Stdio::null()).output();
         }
-        // The device may go by itself when it is unmounted.
-        let is_there = || self.file().is_some_and(|file| file == path);
+        // The device goes by itself when its last user closes it.
         let until = Instant::now() + BUSY / 5;
-        while is_there() && Instant::now() < until {
+        while self.is_same(path) && Instant::now() < until {
             thread::sleep(BUSY / 300);
         }
         match deleted {
-            _ if !is_there() => Ok(()),
+            _ if !self.is_same(path) => Ok(()),
             Err(why) => Err(why),
-            Ok(_) => Err(format!("{shown} is there still")),
+            Ok(_) => Err(format!("a program has a file on {shown} open")),
+        }
+    }
+
+    /// Whether it is over this file.
+    fn is_over(&self, path: &Path) -> bool {
+        self.file().is_some_and(|file| file == path)
+    }
+
+    /// Whether no other file has it since it was found over this one. The kernel has another path
+    /// for a file whose mount was detached.
+    fn is_same(&self, path: &Path) -> bool {
+        match &self.sequence {
+            Some(sequence) => self.file().is_some() && self.about("diskseq").as_ref() == Some(sequence),
+            None => self.is_over(path),
         }
     }
 }
 
-fn finish_quietly(command: &mut Command) -> io::Result<()> {
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().map(drop)
+/// A mounted file system whose bytes are written back.
+struct SyncedMount(OwnedFd);
+
+impl SyncedMount {
+    fn new(at: &str) -> rustix::io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let this = Self(open(at, flags, Mode::empty())?);
+        this.sync();
+        Ok(this)
+    }
+
+    /// Writes back what has changed. The server counts the writes that fail.
+    fn sync(&self) {
+        let _ = syncfs(&self.0);
+    }
 }
 
 fn start(args: &[&str]) -> io::Result<std::process::Child> {
-    let mut command = Command::new(PROGRAM);
+    let mut command = program()?;
     command.args(args).env("LC_ALL", "C").current_dir("/");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    standard_only(&mut command).spawn()
+}
+
+/// Returns `udisksctl`: for root the system's, with an empty environment.
+fn program() -> io::Result<Command> {
+    if !geteuid().is_root() {
+        return Ok(Command::new(PROGRAM));
+    }
+    let mut places = SEARCH.iter().map(|folder| Path::new(folder).join(PROGRAM));
+    let found = places.find(|path| path.exists()).ok_or(io::ErrorKind::NotFound)?;
+    let mut command = Command::new(found);
+    command.env_clear().env("PATH", SEARCH.join(":"));
+    Ok(command)
 }
 
 fn call(args: &[&str]) -> Answer<String> {
