@@ -27,6 +27,7 @@ use channel::FileChannel;
 use expected::Expected;
 pub use expected::ExpectedBytes;
 
+pub use sysfs::file_below_loop;
 /// `_IOR(0x12, 114, size_t)` (linux/fs.h).
 const BLKGETSIZE64: u64 = 2 << 30 | 8 << 16 | 0x12 << 8 | 114;
 
