@@ -28,6 +28,7 @@ mod daemon;
 mod dm;
 mod error;
 mod exit;
+mod export_lock;
 mod foreign;
 mod front;
 mod generator;
