@@ -65,7 +65,7 @@ fn reencryption(args: &HeaderRepairArgs, is_unsigned: bool, quiet: bool) -> Resu
     };
     let secret = Secret::new(args.secret.source(), image);
     let first = secret.try_with(|passphrase| open(passphrase, &options))?.key;
-    let key = match other_key(args, &header, &first, secret.is_asked(), &open)? {
+    let key = match other_key(args, &header, &first, secret.is_asked(), open)? {
         Some(other) => first.with(other),
         None => first,
     };
