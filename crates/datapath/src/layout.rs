@@ -94,6 +94,23 @@ pub(crate) fn share_keys(now: &Volume, next: &Volume, outside: &Range<u64>) -> b
     })
 }
 
+/// Where a volume ends whose last segment takes all of its device, as a block device would show the
+/// size: whole sectors of 512 bytes.
+pub(crate) fn end_on(last: &Segment, device: &dyn Device) -> u64 {
+    let lower = last.as_stored().map_or(0, |stored| stored.lower);
+    last.start.saturating_add(device.geometry().size.saturating_sub(lower) & !511)
+}
+
+/// Tells each device where its last byte in use is.
+pub(crate) fn tell_needs(volume: &Volume, devices: &[Arc<dyn Device>]) {
+    for device in devices {
+        let stored = volume.segments().iter().filter_map(|segment| Some((segment.as_stored()?, segment.len)));
+        let is_on = |number: usize| devices.get(number).is_some_and(|other| Arc::ptr_eq(other, device));
+        let ends = stored.filter(|(stored, _)| is_on(stored.device)).map(|(stored, len)| stored.lower + len);
+        ends.max().into_iter().for_each(|end| device.need(end));
+    }
+}
+
 /// Checks that a volume fits on its devices. Returns `Layout` where it does not.
 pub(crate) fn check<'d>(volume: &Volume, device: impl Fn(usize) -> Option<&'d dyn Device>) -> Result<()> {
     for (stored, len) in volume.segments().iter().filter_map(|s| Some((s.as_stored()?, s.len))) {

@@ -308,7 +308,8 @@ impl Mapping {
         if self.fixed_size {
             return Err(Error::new(ErrorKind::Layout, "the volume's format fixes its size"));
         }
-        let is_known = self.last(|last, device| size.is_some_and(|size| size <= end_on(last, device)))?;
+        let is_known =
+            self.last(|last, device| size.is_some_and(|size| size <= layout::end_on(last, device)))?;
         if let Some(false) = is_known {
             self.refresh()?;
         }
@@ -317,7 +318,7 @@ impl Mapping {
             let last = now.segments().last().and_then(|last| Some((last, last.as_stored()?.device)));
             let size = match (size, last) {
                 (Some(size), _) => size,
-                (None, Some((last, device))) => end_on(last, &*self.devices[device]),
+                (None, Some((last, device))) => layout::end_on(last, &*self.devices[device]),
                 (None, None) => return Err(bad("its last segment lies on no device that has a size".into())),
             };
             let volume = now.resized(size).map_err(|e| bad(e.to_string()))?;
@@ -325,7 +326,9 @@ impl Mapping {
             let layout = self.shape.layout_of(&volume);
             Ok((volume, layout))
         };
-        self.control.resize(resized, limit)
+        let size = self.control.resize(resized, limit)?;
+        self.volume().iter().for_each(|volume| layout::tell_needs(volume, &self.devices));
+        Ok(size)
     }
 
     /// Asks the device of the last segment for its current size.
@@ -485,13 +488,6 @@ impl Mapping {
     fn geometries(&self) -> impl Iterator<Item = Geometry> {
         self.devices.iter().map(|device| device.geometry())
     }
-}
-
-/// Where a volume ends whose last segment takes all of its device, as a block device would show the
-/// size: whole sectors of 512 bytes.
-fn end_on(last: &Segment, device: &dyn Device) -> u64 {
-    let lower = last.as_stored().map_or(0, |stored| stored.lower);
-    last.start.saturating_add(device.geometry().size.saturating_sub(lower) & !511)
 }
 
 /// Flushes a device past all queues.

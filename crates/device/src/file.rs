@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "an ioctl")]
 
 mod channel;
+mod cut;
 mod expected;
 mod extents;
 mod looped;
@@ -15,19 +16,20 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use rustix::fs::{AtFlags, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, fstatfs, ioctl_blksszget, statx};
 use rustix::io::Errno;
 
-use crate::losses::{FlushLosses, Sticky};
+use crate::losses::{FlushLosses, Sticky, unflushed};
 use crate::ring::restrictions;
 use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result, Zone, ZoneAction, ZoneLimits};
 use channel::FileChannel;
+use cut::KnownSize;
 use expected::Expected;
 pub use expected::ExpectedBytes;
 pub use looped::loop_over;
+pub use sysfs::file_below_loop;
 
 /// `_IOR(0x12, 114, size_t)` (linux/fs.h).
 const BLKGETSIZE64: u64 = 2 << 30 | 8 << 16 | 0x12 << 8 | 114;
@@ -48,7 +50,6 @@ pub struct FileDevice {
     shared: Arc<Shared>,
     /// The geometry, with the size at the opening.
     geometry: Geometry,
-    size: AtomicU64,
 }
 
 /// The state that all channels share.
@@ -62,6 +63,7 @@ struct Shared {
     is_stacked: bool,
     name: String,
     way: FileAccess,
+    size: KnownSize,
     /// The unit of discards on a block device, in bytes.
     discard_unit: Option<u32>,
     losses: Arc<FlushLosses>,
@@ -145,12 +147,13 @@ impl FileDevice {
             is_stacked,
             name,
             way,
+            size: KnownSize::new(size),
             discard_unit,
             losses,
             expected: OnceLock::new(),
             also_open: OnceLock::new(),
         };
-        Ok(Self { shared: Arc::new(shared), geometry, size: AtomicU64::new(size) })
+        Ok(Self { shared: Arc::new(shared), geometry })
     }
 
     /// Keeps another file open as long as this device, for its lock. Later calls have no effect.
@@ -196,7 +199,8 @@ impl FileDevice {
     pub fn check(&self) -> Result<()> {
         // A loss that is found makes flushes fail.
         let _ = self.shared.note_write_back_errors();
-        self.shared.losses.check()
+        self.shared.losses.check()?;
+        if self.shared.is_cut() { Err(self.shared.told_of_cut(unflushed(Errno::IO))) } else { Ok(()) }
     }
 
     fn open_again(&self, way: FileAccess) -> Result<File> {
@@ -210,7 +214,7 @@ impl FileDevice {
 
 impl Device for FileDevice {
     fn geometry(&self) -> Geometry {
-        Geometry { size: self.size.load(Ordering::Acquire), ..self.geometry }
+        Geometry { size: self.shared.size.get(), ..self.geometry }
     }
 
     fn refresh(&self) -> Result<u64> {
@@ -218,8 +222,12 @@ impl Device for FileDevice {
         let cannot =
             |e| Error::new(ErrorKind::Open, format!("cannot tell the size of {name}")).with_source(e);
         let size = size(file).map_err(cannot)?;
-        self.size.store(size, Ordering::Release);
+        self.shared.size.set(size);
         Ok(size)
+    }
+
+    fn need(&self, end: u64) {
+        self.shared.size.need(end);
     }
 
     fn channel(&self, depth: u32) -> Result<Box<dyn Channel>> {

@@ -60,7 +60,7 @@ pub use channel::{Channel, Device, Extent, Finished, Immediate, Io, LossHandler,
 pub use clock::monotonic;
 pub use delay::{DelayDevice, Delayed};
 pub use error::{Error, ErrorKind};
-pub use file::{ExpectedBytes, FileDevice, OpenOptions, loop_over, open_again};
+pub use file::{ExpectedBytes, FileDevice, OpenOptions, file_below_loop, loop_over, open_again};
 pub use geometry::{Geometry, Zone, ZoneAction, ZoneLimits, Zones};
 /// The events of poll(2) that a [`Ring`] waits for.
 #[doc(no_inline)]

@@ -76,9 +76,10 @@ mod replies;
 pub mod script;
 mod socket;
 
+use std::fs::File;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use underseal_nbd_protocol::TransmissionFlags;
 use underseal_sandbox::{Target, will_connect};
@@ -103,6 +104,8 @@ pub struct NbdDevice {
     /// The geometry, with the size at the opening.
     geometry: Geometry,
     extents: ExtentQuery,
+    /// Files whose locks are held as long as the device is there.
+    also_open: OnceLock<Vec<File>>,
 }
 
 /// The state that all connections share.
@@ -179,7 +182,12 @@ impl NbdDevice {
         let (losses, sockets) = (Arc::new(FlushLosses::new(&name)), Mutex::default());
         let shared = Arc::new(Shared { address, name, addresses, export, size, losses, spare, sockets });
         let single = (!several).then(|| Arc::new(NbdLink::new(shared.clone())));
-        Ok(Self { shared, single, geometry, extents: ExtentQuery::default() })
+        Ok(Self { shared, single, geometry, extents: ExtentQuery::default(), also_open: OnceLock::new() })
+    }
+
+    /// Keeps files open as long as this device, for their locks. Later calls have no effect.
+    pub fn keep_open(&self, files: Vec<File>) {
+        let _ = self.also_open.set(files);
     }
 
     /// The export as the server described it at the opening.

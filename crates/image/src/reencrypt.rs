@@ -13,11 +13,14 @@ mod begin;
 mod options;
 mod watch;
 
+use std::fs;
 use std::ops::ControlFlow;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
 use underseal_cipher::Key;
+use underseal_device::file_below_loop;
 use underseal_volume::luks2::{Ledger, ResumeOptions};
 use underseal_volume::reencrypt::state::marker;
 use underseal_volume::reencrypt::{self, Options, Outcome};
@@ -107,9 +110,11 @@ impl Header {
 }
 
 /// Refuses an image without a header that is in the middle of a reencryption: some of its bytes
-/// have the old key, some the new one.
+/// have the old key, some the new one. Of a loop device the file below it counts.
 pub(crate) fn refuse_marked(image: &Path) -> Result<()> {
-    let Some(found) = marker::look(image)? else { return Ok(()) };
+    let node = fs::metadata(image).ok().filter(|of| of.file_type().is_block_device());
+    let below = node.and_then(|of| file_below_loop(of.rdev()));
+    let Some(found) = marker::look(below.as_deref().unwrap_or(image))? else { return Ok(()) };
     let what = format!(
         "the image is in the middle of a reencryption: {} says which bytes are old; finish it with \
          `underseal reencrypt --resume-only --state`",

@@ -430,3 +430,39 @@ fn an_image_in_the_middle_of_a_reencryption_is_not_opened_as_if_it_were_whole() 
     std::fs::remove_file(&marker).unwrap();
     plain(true).open(&path).unwrap();
 }
+
+/// The marker of a loop device is beside its file.
+#[test]
+fn a_plain_image_that_is_being_reencrypted_is_refused_through_a_loop_device_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image");
+    File::create_new(&path).unwrap().set_len(1 << 20).unwrap();
+    let losetup = |args: &[&str]| {
+        let path = std::env::var("PATH").unwrap_or_default();
+        Command::new("losetup").args(args).env("PATH", format!("{path}:/usr/sbin:/sbin")).output().unwrap()
+    };
+    let attached = losetup(&["--find", "--show", path.to_str().unwrap()]);
+    if !attached.status.success() {
+        eprintln!("skipped: no loop device: {}", String::from_utf8_lossy(&attached.stderr));
+        return;
+    }
+    let device = String::from_utf8(attached.stdout).unwrap().trim().to_owned();
+    let open = |by_file: bool| {
+        let options = OpenOptions::new().plain("aes-xts-plain64", 32, "sha256", 512).unwrap();
+        let options = options.volume_key(&[7; 32]).unwrap();
+        let opened =
+            if by_file { options.open_file(File::open(&device).unwrap()) } else { options.open(&device) };
+        opened.map(drop)
+    };
+    let whole = [false, true].map(open);
+    let text = r#"{"underseal reencryption marker":1,"identity":"00000000-0000-4000-8000-000000000007","state":"/nowhere"}"#;
+    std::fs::write(folder.path().join("image.underseal-state"), text).unwrap();
+    let marked = [false, true].map(open);
+    losetup(&["--detach", &device]);
+    assert!(whole.iter().all(std::result::Result::is_ok), "{whole:?}");
+    for refused in marked {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.text().contains("in the middle of a reencryption"), "{}", error.text());
+    }
+}

@@ -1,10 +1,8 @@
 //! The file below a loop device. It is locked with the device: a lock of the device alone leaves
 //! the file open to other programs, and to other loop devices.
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -79,11 +77,7 @@ pub(crate) fn below(image: &Path) -> Option<PathBuf> {
 
 /// The path of the file that a loop device, or a partition of one, lies on. As for [`find`].
 pub(crate) fn path_of(number: DeviceNumber) -> Option<PathBuf> {
-    let places = ["loop/backing_file", "../loop/backing_file"];
-    let read = |place| fs::read(format!("/sys/dev/block/{number}/{place}")).ok();
-    let mut path = places.into_iter().find_map(read)?;
-    path.pop_if(|last| *last == b'\n');
-    let path = PathBuf::from(OsString::from_vec(path));
+    let path = underseal_device::file_below_loop(number.for_node())?;
     let is_served = |mounted: MountEntry| mounted.source == SOURCE;
     if MountEntry::at(&path).is_ok_and(|mounted| mounted.is_some_and(is_served)) {
         return None;

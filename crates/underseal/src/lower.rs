@@ -13,8 +13,8 @@ use underseal_export::control::Directory;
 use underseal_volume::{HeaderLock, LockTo, ReadAt, Target};
 
 use crate::error::{Error, Result};
-use crate::loop_file;
 use crate::reencryption::{Bytes, Where, marker};
+use crate::{export_lock, loop_file};
 
 /// A lower device.
 pub(crate) enum Lower {
@@ -60,7 +60,11 @@ impl Lower {
                     .with_remedy("without --direct"))
             }
             Some(Remote::Nbd(address)) => {
-                Ok(Self::Nbd(Arc::new(NbdDevice::open(address, options.read_only)?)))
+                let is_locked = !options.read_only && !options.unlocked;
+                let files = if is_locked { export_lock::lock(&address)? } else { Vec::new() };
+                let device = NbdDevice::open(address, options.read_only)?;
+                device.keep_open(files);
+                Ok(Self::Nbd(Arc::new(device)))
             }
             Some(Remote::Rbd(address)) => {
                 let directory = Directory::of_user();

@@ -83,7 +83,7 @@ impl Where {
     /// error.
     pub(crate) fn open(path: &Path, read_only: bool) -> Result<Self> {
         if is_remote(path) {
-            let options = OpenOptions { read_only, ..OpenOptions::default() };
+            let options = OpenOptions { read_only, unlocked: true, ..OpenOptions::default() };
             return Ok(Self::Device(Lower::open(path, options)?.into_device()));
         }
         let file = File::options().read(true).write(!read_only).open(path);

@@ -176,6 +176,31 @@ fn a_volume_takes_all_that_its_device_has_now_and_only_whole_sectors() {
 }
 
 #[test]
+fn a_file_is_cut_behind_a_volume_that_shrank_and_not_before() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = folder.path().join("image");
+    let file = File::create(&path).unwrap();
+    file.set_len(SIZE).unwrap();
+    let device = Arc::new(FileDevice::open(&path, OpenOptions::default()).unwrap());
+    let mapping = Arc::new(Mapping::new(sized(SIZE), device).unwrap());
+    let flush = || {
+        let mut queue = open(&mapping);
+        queue.submit(0, Request::Flush).expect("there is room");
+        kinds(finish(&mut queue))
+    };
+    assert_eq!(mapping.resize(Some(HALF), LONG).unwrap(), HALF);
+    file.set_len(HALF).unwrap();
+    assert_eq!(flush(), [None], "the volume has no bytes there");
+    file.set_len(HALF - SECTOR).unwrap();
+    assert_eq!(flush(), [Some(ErrorKind::Lower)]);
+    file.set_len(HALF).unwrap();
+    assert_eq!(flush(), [Some(ErrorKind::Lower)], "what was there is gone");
+    file.set_len(HALF - SECTOR).unwrap();
+    assert_eq!(mapping.resize(None, LONG).unwrap(), HALF - SECTOR);
+    assert_eq!(flush(), [None], "the volume is as short as its file");
+}
+
+#[test]
 fn what_is_left_when_a_volume_shrinks_or_grows_is_where_it_was() {
     let mapping = Arc::new(Mapping::new(sized(SIZE), Arc::new(RamDevice::new(SIZE))).unwrap());
     let mut queue = open(&mapping);

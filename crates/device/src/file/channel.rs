@@ -113,7 +113,10 @@ impl Channel for FileChannel {
 
     fn write_now(&mut self, offset: u64, data: &[u8]) -> Immediate {
         // Where writing is forbidden, `start` returns the error.
-        if self.shared.way == FileAccess::Direct || !self.nowait_writes || self.shared.is_taken_over() {
+        if self.shared.way == FileAccess::Direct
+            || !self.nowait_writes
+            || self.shared.may_change_to(offset + data.len() as u64).is_err()
+        {
             return Immediate::Blocked(0);
         }
         let mut done = 0;
@@ -141,10 +144,13 @@ impl Channel for FileChannel {
             Err(refused) => return Started::Finished(refused),
         };
         let at_once = match io {
-            Io::Flush if self.shared.way == FileAccess::Memory => Some(self.shared.miss_expected()),
+            Io::Flush if self.shared.way == FileAccess::Memory => Some(self.shared.is_whole()),
             Io::Discard { len: 0, .. } => Some(Ok(())),
-            Io::Write { .. } | Io::WriteTagged { .. } | Io::Discard { .. } | Io::Zero { .. } => {
-                self.shared.is_taken_over().then_some(Err(Errno::IO))
+            Io::Write { offset, ref range, .. } | Io::WriteTagged { offset, ref range, .. } => {
+                self.shared.may_change_to(offset + range.len() as u64).err().map(Err)
+            }
+            Io::Discard { offset, len } | Io::Zero { offset, len, .. } => {
+                self.shared.may_change_to(offset + len).err().map(Err)
             }
             _ => None,
         };
@@ -187,7 +193,7 @@ impl FileChannel {
         let unsynced = flight.unsynced;
         let looked = match flight.io {
             Io::Flush => self.shared.note_write_back_errors(),
-            Io::Write { durable: true, .. } => self.shared.miss_expected(),
+            Io::Write { durable: true, .. } => self.shared.is_whole(),
             _ => Ok(()),
         };
         unsynced.into_iter().for_each(|e| self.shared.losses.fail(e));
@@ -229,6 +235,7 @@ impl FileChannel {
             (Some(Flight { io: Io::Discard { .. } | Io::Prefetch { .. }, .. }), Err(Errno::OPNOTSUPP)) => {
                 Ok(())
             }
+            (Some(flight), Err(e)) if self.shared.is_cut() => Err(self.shared.told_of_cut(flight.error(e))),
             (Some(flight), Err(e)) => Err(flight.error(e)),
             (None, Err(e)) => Err(failed(ErrorKind::Other, "request", 0, e)),
         };

@@ -1,6 +1,8 @@
 //! Facts about a block device from sysfs.
 
-use std::fs::{File, read_dir, read_to_string};
+use std::ffi::OsString;
+use std::fs::{File, read, read_dir, read_to_string};
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 use rustix::fs::{Dev, fstat, major, minor};
@@ -22,6 +24,15 @@ pub(super) fn queue(device: Dev, name: &str) -> Option<String> {
 pub(super) fn is_loop(device: &File) -> bool {
     const LOOP: u32 = 7;
     fstat(device).is_ok_and(|stat| major(stat.st_rdev) == LOOP)
+}
+
+/// Returns the path of the file that a loop device, or a partition of one, lies on. `None` for
+/// another device.
+pub fn file_below_loop(device: u64) -> Option<PathBuf> {
+    let read = |place| read(folder(device).join(place)).ok();
+    let mut path = ["loop/backing_file", "../loop/backing_file"].into_iter().find_map(read)?;
+    path.pop_if(|last| *last == b'\n');
+    Some(OsString::from_vec(path).into())
 }
 
 /// The kernel's exclusive users of the device, or of a part of it, as far as sysfs shows them:

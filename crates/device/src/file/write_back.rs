@@ -25,8 +25,8 @@ impl Shared {
     /// Makes every flush fail from now on if the kernel failed to write back any data since the
     /// device was opened, whichever program got that error.
     ///
-    /// The cost is a system call that neither writes nor waits; and one that reads, where bytes are
-    /// [expected](super::expected). Returns `EIO` where the successful flush must fail
+    /// The cost is a system call that neither writes nor waits; one for the size; and one that
+    /// reads, where bytes are [expected](super::expected). Returns `EIO` where the successful flush must fail
     /// nevertheless.
     pub(super) fn note_write_back_errors(&self) -> Result<(), Errno> {
         // The kernel reports an error once: the thread that comes second must find it noted.
@@ -37,7 +37,7 @@ impl Shared {
             asked => asked,
         };
         asked.unwrap_or_else(|e| self.losses.fail(e));
-        self.miss_expected()
+        self.is_whole()
     }
 }
 

@@ -59,6 +59,21 @@ impl NbdAddress {
             ServerAddress::Tcp { port, .. } => Err(*port),
         }
     }
+
+    /// Returns texts of which another address of the same export has at least one: the socket's
+    /// real path or each address of the host, with the export's name. Empty when the host has none.
+    pub fn identities(&self) -> Vec<String> {
+        let places = match &self.place {
+            ServerAddress::Unix(path) => {
+                let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+                vec![format!("unix:{}", path.display())]
+            }
+            tcp @ ServerAddress::Tcp { .. } => {
+                tcp.lookup().unwrap_or_default().iter().map(|at| format!("tcp:{at}")).collect()
+            }
+        };
+        places.into_iter().map(|place| format!("{place}/{}", self.export)).collect()
+    }
 }
 
 impl ServerAddress {

@@ -179,14 +179,29 @@ impl NewHeaders {
             }
             sync(host)?;
         }
-        self.replace(host).map(ControlFlow::Continue)
+        self.write(host).map(ControlFlow::Continue)
     }
 
-    /// Writes the headers, the backup first: at every moment one of the two is whole, old or new.
+    /// Replaces the headers, the backup first: at every moment one of the two is whole, old or new.
+    /// The old headers are written again before, as they are read: after a sync that failed, reads
+    /// show bytes that the disk does not have.
     ///
     /// # Errors
     /// `Io`.
     pub fn replace(&self, host: &(impl Target + ?Sized)) -> Result<()> {
+        for at in self.backup.iter().map(|(_, at)| *at).chain([self.at]) {
+            let mut old = [0; HEADER];
+            // A header that cannot be read opens nothing.
+            if host.read_exact_at(&mut old, at).is_ok() {
+                write(host, at, &old)?;
+                sync(host)?;
+            }
+        }
+        self.write(host)
+    }
+
+    /// Writes the headers, the backup first.
+    fn write(&self, host: &(impl Target + ?Sized)) -> Result<()> {
         if let Some((backup, at)) = &self.backup {
             write(host, *at, backup)?;
             sync(host)?;

@@ -94,6 +94,13 @@ pub(crate) struct HeaderRepairArgs {
     /// Try this keyslot only
     #[arg(long, value_name = "N")]
     pub(crate) key_slot: Option<u32>,
+    /// The first line of this file is the passphrase of the other key that a volume has while it is
+    /// reencrypted, where no passphrase opens both
+    #[arg(long, value_name = "FILE")]
+    pub(crate) other_passphrase_file: Option<PathBuf>,
+    /// All bytes of this file are
+    #[arg(long, value_name = "FILE", conflicts_with = "other_passphrase_file")]
+    pub(crate) other_key_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) trust: TrustArgs,
     #[command(flatten)]

@@ -2,6 +2,8 @@
 
 use std::fs::OpenOptions;
 
+use rustix::process::Signal;
+
 use crate::support::nbd::{Client, EIO};
 use crate::support::scratch::assert_same;
 use crate::support::volume::{Volume, text};
@@ -12,13 +14,13 @@ const DATA: u64 = 16 << 20;
 const LEFT: u64 = 2 << 20;
 
 #[test]
-fn what_is_gone_is_eio_and_a_log_line_and_everything_else_goes_on() {
+fn what_is_gone_is_eio_and_a_log_line_and_what_is_left_can_be_read() {
     let scratch = Scratch::new();
     for (i, open) in [&[][..], &["--direct"], &["--read-only"]].into_iter().enumerate() {
         let volume = Volume::at(&scratch, &format!("image{i}")).format("24M", &[]);
         let plain = bytes(seed("shrinking"), usize::try_from(volume.size()).unwrap());
         volume.write(0, &plain);
-        let server = Server::start(&volume, open);
+        let mut server = Server::start(&volume, open);
         let (mut victim, mut other) =
             (Client::connect(&server.socket()).unwrap(), Client::connect(&server.socket()).unwrap());
         assert_same(&victim.read(4 << 20, 4096).unwrap(), &plain[4 << 20..][..4096], "before");
@@ -34,12 +36,30 @@ fn what_is_gone_is_eio_and_a_log_line_and_everything_else_goes_on() {
         // The same connection, too.
         assert_same(&victim.read(0, 1 << 20).unwrap(), &plain[..1 << 20], "what is left");
         if !open.contains(&"--read-only") {
-            other.write(0, &plain[4096..8192]).unwrap();
-            assert_same(&other.read(0, 4096).unwrap(), &plain[4096..8192], "a write to what is left");
-            other.flush().unwrap();
+            // Of a file that lost bytes nothing is said to be safe, and no write makes it longer.
+            for client in [&mut other, &mut victim] {
+                assert_eq!(client.flush(), Err(EIO), "{open:?}");
+                for offset in [0, 4 << 20, plain.len() as u64 - 4096] {
+                    assert_eq!(client.write(offset, &plain[4096..8192]), Err(EIO), "{offset}, {open:?}");
+                }
+            }
+            assert_eq!(Client::connect(&server.socket()).unwrap().flush(), Err(EIO), "a later client");
+            assert_same(&other.read(0, 4096).unwrap(), &plain[..4096], "what is left");
+            assert_eq!(image.metadata().unwrap().len(), DATA + LEFT);
         }
         drop((victim, other));
-        let log = server.stop();
+        let log = if open.contains(&"--read-only") {
+            server.stop()
+        } else {
+            server.signal(Signal::TERM);
+            assert!(!server.wait().success(), "its last flush fails, too");
+            server.log()
+        };
+        if !open.contains(&"--read-only") {
+            let line = log.lines().find(|line| line.contains("has made it shorter"));
+            let line = line.unwrap_or_else(|| panic!("no line tells of the file, {open:?}:\n{log}"));
+            assert!(line.contains(text(&volume.image)) && line.contains("ERROR"), "{line}");
+        }
         let place = format!("byte {}", DATA + (4 << 20));
         let line = log.lines().find(|line| line.contains(&place));
         let line = line.unwrap_or_else(|| panic!("no line names {place}, {open:?}:\n{log}"));

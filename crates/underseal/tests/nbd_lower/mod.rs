@@ -6,6 +6,7 @@
 //!   vanishing.rs   servers that are killed under load
 //!   scripted.rs    servers that a script answers for: slow, failing, with a bad sector
 //!   secrecy.rs     every byte that a server hears
+//!   writers.rs     programs that open one export for writing, and a bad copy of a header there
 //!   refusals.rs    refused lower devices, and the error messages
 //! ```
 
@@ -15,3 +16,4 @@ mod scripted;
 mod secrecy;
 mod servers;
 mod vanishing;
+mod writers;

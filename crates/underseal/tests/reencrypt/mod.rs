@@ -5,6 +5,7 @@
 //!   both.rs     what is stopped here goes on in cryptsetup, and the other way round
 //!   plain.rs    encrypted and decrypted where it lies
 //!   tables.rs   volumes without a header
+//!   keys.rs     keyslots with different passphrases
 //!   kernels.rs  a block device below, a file system above
 //!   online.rs   an open volume, through two exports: paused, killed, closed, opened in the middle
 //!   served.rs   an open volume, which no program reencrypts as if it were closed
@@ -13,6 +14,7 @@
 mod alone;
 mod both;
 mod kernels;
+mod keys;
 mod online;
 mod plain;
 mod served;

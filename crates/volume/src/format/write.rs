@@ -163,15 +163,17 @@ fn forget(target: &(impl Target + ?Sized), place: u64) -> Result<()> {
     Ok(())
 }
 
-/// Wipes the second copies of LUKS2 headers before `end`.
+/// Wipes the second copies of LUKS2 headers before `end`. Sectors without a copy are written again
+/// as they are read: an earlier wipe may be in memory only (see [`storage::secure`]).
 pub(crate) fn forget_second_copies(target: &(impl Target + ?Sized), end: u64) -> Result<()> {
     let end = end.min(storage::size(target)?);
     for place in luks2::SECOND_PLACES.into_iter().filter(|place| place + luks2::BINARY_LEN as u64 <= end) {
-        let mut magic = [0; 6];
-        storage::read_into(target, place, &mut magic)?;
-        if magic == luks2::SECOND_MAGIC {
+        let sector = storage::read(target, place, SECTOR)?;
+        if sector.starts_with(&luks2::SECOND_MAGIC) {
             forget(target, place)?;
+        } else {
+            storage::write(target, place, &sector)?;
         }
     }
-    Ok(())
+    storage::sync(target)
 }

@@ -2,10 +2,11 @@
 //! The same command again, and a command that depends on the bytes, puts them on the disk.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use super::ReadAt as _;
-use crate::reencrypt::tests::faults::{Disk, Fault};
-use crate::storage::recorder::Recorder;
+use crate::reencrypt::tests::faults::{Disk, Fault, Keeps};
+use crate::storage::recorder::{Recorder, once};
 use crate::{
     Backup, Cost, FormatOptions, Header, Key, NewHeader, NewKeyslot, Pbkdf, PbkdfKind, RestoreOptions,
     Result, Settings, UnlockOptions, Version, repair,
@@ -13,32 +14,97 @@ use crate::{
 
 /// Where the data begin: behind eight keyslots with keys of 32 bytes.
 const DATA: usize = 260 << 12;
+/// A part of the keyslots' areas in both versions.
+const MATERIAL: Range<usize> = 32 << 10..1 << 20;
 const SIZE: usize = DATA + (64 << 10);
 
-/// Does something on a disk of which one sync fails, each in its turn, then `again` on the same
-/// disk without a fault, and takes the power away. `check` gets what `again` said, and what the
-/// disk has.
+/// Does something on a disk of which one sync fails, each in its turn. `then` gets the disk, without
+/// a fault by now. Of the writes that the sync was for, the disk loses all, or each alone.
+fn each_failure(before: &[u8], first: impl Fn(&Disk) -> Result<()>, mut then: impl FnMut(&Disk, &str)) {
+    for n in 0.. {
+        let mut choices = vec![Keeps::EachThird, Keeps::Nothing];
+        while let Some(keeps) = choices.pop() {
+            let disk = Disk::that_keeps(before.to_vec(), keeps);
+            disk.set(Some(Fault::Sync(n)));
+            let done = first(&disk);
+            if disk.set(None).is_some() {
+                done.unwrap();
+                assert!(n > 0, "it syncs");
+                return;
+            }
+            if keeps == Keeps::Nothing {
+                choices.extend(disk.lost().map(Keeps::AllBut));
+            }
+            then(&disk, &format!("sync {n}, the disk keeps {keeps:?}"));
+        }
+    }
+}
+
+/// Does something on a disk of which one sync fails, then `again` on the same disk without a fault,
+/// and takes the power away. `check` gets what `again` said, and what the disk has.
 pub(crate) fn each(
     before: &[u8],
     first: impl Fn(&Disk) -> Result<()>,
     again: impl Fn(&Disk) -> Result<()>,
-    check: impl Fn(Result<()>, Vec<u8>, u64),
+    check: impl Fn(Result<()>, Vec<u8>, &str),
 ) {
-    for n in 0.. {
-        let disk = Disk::new(before.to_vec());
-        disk.set(Some(Fault::Sync(n)));
-        let done = first(&disk);
-        if disk.set(None).is_some() {
-            done.unwrap();
-            assert!(n > 0, "it syncs");
-            return;
-        }
-        let told = again(&disk);
-        disk.lose_power(|| false);
-        let mut found = vec![0; before.len()];
-        disk.get(&mut found, 0);
-        check(told, found, n);
+    each_failure(before, first, |disk, name| {
+        let told = again(disk);
+        check(told, without_power(disk), name);
+    });
+}
+
+/// Puts other bytes on the disk as a program does that syncs once, at its end: the material, and
+/// then the header.
+fn by_another_program(disk: &Disk, bytes: &[u8], with_header: bool) -> Result<()> {
+    let seen = seen_on(disk);
+    let put = |range: Range<usize>| {
+        let differs = |at: &usize| seen[*at..at + 512] != bytes[*at..at + 512];
+        let differing: Vec<usize> = range.step_by(512).filter(differs).collect();
+        let (Some(first), Some(last)) = (differing.first(), differing.last()) else { return Ok(()) };
+        super::write(disk, *first as u64, &bytes[*first..last + 512])
+    };
+    let is_luks2 = matches!(Header::read(bytes)?, Header::Luks2(_));
+    let header = if is_luks2 { 32 << 10 } else { 4096 };
+    put(header..DATA)?;
+    if with_header {
+        put(0..header)?;
     }
+    super::sync(disk)
+}
+
+/// As [`each`], but the power goes at each call of `again`. `check` gets what the disk has.
+pub(crate) fn each_cut(
+    before: &[u8],
+    first: impl Fn(&Disk) -> Result<()>,
+    again: impl Fn(&Disk) -> Result<()>,
+    check: impl Fn(&[u8], &str),
+) {
+    each_failure(before, first, |disk, name| {
+        for calls in 0.. {
+            let disk = disk.copied();
+            disk.set(Some(Fault::Dead(calls)));
+            let is_done = again(&disk).is_ok();
+            disk.set(None);
+            check(&without_power(&disk), &format!("{name}, power until call {calls}"));
+            if is_done {
+                break;
+            }
+        }
+    });
+}
+
+/// Returns what a program sees on the disk.
+fn seen_on(disk: &Disk) -> Vec<u8> {
+    let mut seen = vec![0; usize::try_from(disk.size().unwrap()).unwrap()];
+    disk.get(&mut seen, 0);
+    seen
+}
+
+/// Takes the power away, and returns what the disk has.
+fn without_power(disk: &Disk) -> Vec<u8> {
+    disk.lose_power(|| false);
+    seen_on(disk)
 }
 
 fn key(text: &str) -> Key {
@@ -74,8 +140,10 @@ fn disk(version: Version) -> Vec<u8> {
 }
 
 fn opens(disk: &[u8], passphrase: &str) -> bool {
-    let header = Header::read(disk).unwrap();
-    header.unlock(disk, &key(passphrase), &UnlockOptions::default()).is_ok()
+    once(&[disk, passphrase.as_bytes()], || {
+        let options = UnlockOptions::default();
+        Header::read(disk).is_ok_and(|header| header.unlock(disk, &key(passphrase), &options).is_ok())
+    })
 }
 
 /// Gives the volume another passphrase, in this keyslot.
@@ -94,9 +162,33 @@ fn a_change_after_one_that_failed_is_kept() {
             |disk| add(disk, "two", 7),
             |told, found, n| {
                 told.unwrap();
-                assert!(opens(&found, "old") && opens(&found, "two"), "{version:?}, sync {n}");
+                assert!(opens(&found, "old") && opens(&found, "two"), "{version:?}, {n}");
             },
         );
+    }
+}
+
+/// The header that is read is in memory only, and the next change overwrites what the header on
+/// the disk needs.
+#[test]
+fn a_change_that_is_cut_after_one_that_failed_leaves_a_header_that_opens() {
+    for version in [Version::Luks1, Version::Luks2] {
+        let replace = |disk: &Disk| {
+            let mut header = Header::read(disk)?;
+            let opened = header.unlock(disk, &key("old"), &UnlockOptions::default())?;
+            let number = header.add_keyslot(disk, &opened.key, &key("new"), &slot(1))?;
+            assert_eq!(number, 1);
+            header.remove_keyslot(disk, 0, false)
+        };
+        let add = |disk: &Disk| {
+            let mut header = Header::read(disk)?;
+            let passphrase = if opens(&seen_on(disk), "old") { "old" } else { "new" };
+            let opened = header.unlock(disk, &key(passphrase), &UnlockOptions::default())?;
+            header.add_keyslot(disk, &opened.key, &key("third"), &NewKeyslot::new(pbkdf())).map(drop)
+        };
+        each_cut(&disk(version), replace, add, |found, n| {
+            assert!(opens(found, "old") || opens(found, "new"), "{version:?}, {n}");
+        });
     }
 }
 
@@ -119,15 +211,71 @@ fn a_header_that_is_restored_again_is_kept() {
         };
         each(&now, restore, restore, |told, found, n| {
             told.unwrap();
-            assert!(opens(&found, "old"), "{version:?}, sync {n}");
-            assert!(!opens(&found, "one") && !opens(&found, "two"), "{version:?}, sync {n}");
+            assert!(opens(&found, "old"), "{version:?}, {n}");
+            assert!(!opens(&found, "one") && !opens(&found, "two"), "{version:?}, {n}");
+            // The material of keyslots that are gone is gone.
+            assert!(found[MATERIAL] == good[MATERIAL], "{version:?}, {n}");
         });
         // Where there is nothing.
         each(&vec![0; SIZE], restore, restore, |told, found, n| {
             told.unwrap();
-            assert!(opens(&found, "old"), "{version:?}, sync {n}");
+            assert!(opens(&found, "old"), "{version:?}, {n}");
         });
     }
+}
+
+/// Another program synced material and header at once, and that failed: each may be in memory only.
+#[test]
+fn material_of_another_program_is_on_the_disk_before_something_depends_on_it() {
+    for version in [Version::Luks1, Version::Luks2] {
+        let before = disk(version);
+        let changed = Recorder::new(before.clone());
+        let mut header = Header::read(&changed).unwrap();
+        let opened = header.unlock(&changed, &key("old"), &UnlockOptions::default()).unwrap();
+        header.add_keyslot(&changed, &opened.key, &key("new"), &slot(1)).unwrap();
+        header.remove_keyslot(&changed, 0, false).unwrap();
+        let changed = changed.bytes().clone();
+        let theirs = |disk: &Disk| by_another_program(disk, &changed, true);
+        let open = |disk: &Disk| Header::read(disk)?.secure(disk);
+        let other = if version == Version::Luks1 { Version::Luks2 } else { Version::Luks1 };
+        let convert = |disk: &Disk| Header::read(disk)?.convert(disk, other).map(drop);
+        for (what, again) in [("open", &open as &dyn Fn(&Disk) -> Result<()>), ("convert", &convert)] {
+            each(&before, theirs, again, |told, found, n| {
+                told.unwrap();
+                assert!(opens(&found, "new"), "{version:?}, {what}, {n}");
+            });
+        }
+        // The material of a backup is there already, in memory.
+        let backup = Backup::take(&before[..]).unwrap();
+        let material = |disk: &Disk| by_another_program(disk, &before, false);
+        let restore = |disk: &Disk| {
+            let found = backup.found_on(disk)?;
+            backup.restore(disk, &found, &RestoreOptions::default()).map(drop)
+        };
+        each_cut(&changed, material, restore, |found, n| {
+            assert!(opens(found, "old") || opens(found, "new"), "{version:?}, {n}");
+        });
+    }
+}
+
+/// The second copy of an older header, behind the new header's keyslots.
+#[test]
+fn a_copy_that_is_wiped_again_is_gone() {
+    const PLACE: usize = 2 << 20;
+    let old = disk(Version::Luks2);
+    let mut before = vec![0; 3 << 20];
+    before[PLACE..PLACE + 4096].copy_from_slice(&old[16 << 10..20 << 10]);
+    assert!(before[PLACE..].starts_with(&crate::luks2::SECOND_MAGIC));
+    let options = FormatOptions { data_offset: Some(5 << 19), pbkdf: pbkdf(), ..FormatOptions::luks1() };
+    let new = NewHeader::prepare(before.len() as u64, &key("new"), options).unwrap();
+    assert!(matches!(new.write(&Recorder::new(before.clone())).unwrap(), Header::Luks1(header)
+        if header.keyslots_end() < PLACE as u64));
+    let format = |disk: &Disk| new.write(disk).map(drop);
+    each(&before, format, format, |told, found, n| {
+        told.unwrap();
+        assert!(opens(&found, "new"), "{n}");
+        assert!(!found[PLACE..].starts_with(&crate::luks2::SECOND_MAGIC), "{n}");
+    });
 }
 
 #[test]
@@ -144,7 +292,7 @@ fn what_is_repaired_again_is_kept() {
         each(before, repair, repair, |told, found, n| {
             told.unwrap();
             let check = crate::Check::of(&found[..], Some(SIZE as u64)).unwrap();
-            assert!(check.sound && opens(&found, "old"), "case {i}, sync {n}: {check:?}");
+            assert!(check.sound && opens(&found, "old"), "case {i}, {n}: {check:?}");
         });
     }
 }
@@ -154,10 +302,10 @@ fn a_conversion_that_failed_leaves_a_header_that_opens_whatever_follows() {
     for (from, to) in [(Version::Luks1, Version::Luks2), (Version::Luks2, Version::Luks1)] {
         let convert = |disk: &Disk| Header::read(disk)?.convert(disk, to).map(drop);
         each(&disk(from), convert, convert, |told, found, n| {
-            assert!(opens(&found, "old"), "to {to:?}, sync {n}: {told:?}");
+            assert!(opens(&found, "old"), "to {to:?}, {n}: {told:?}");
             let is_new =
                 matches!(Header::read(&found[..]).unwrap(), Header::Luks1(_)) == (to == Version::Luks1);
-            assert!(is_new || told.is_err(), "to {to:?}, sync {n}");
+            assert!(is_new || told.is_err(), "to {to:?}, {n}");
         });
     }
 }
@@ -184,12 +332,8 @@ fn what_is_opened_for_writing_is_what_is_found_after_a_loss_of_power() {
                 // A header that is half written does not open.
                 if told.is_ok() {
                     let (uuid, passphrase) = seen.take().unwrap();
-                    assert!(opens(&found, passphrase), "{version:?}, {what}, sync {n}");
-                    assert_eq!(
-                        Header::read(&found[..]).unwrap().uuid(),
-                        uuid,
-                        "{version:?}, {what}, sync {n}"
-                    );
+                    assert!(opens(&found, passphrase), "{version:?}, {what}, {n}");
+                    assert_eq!(Header::read(&found[..]).unwrap().uuid(), uuid, "{version:?}, {what}, {n}");
                 }
             });
         }

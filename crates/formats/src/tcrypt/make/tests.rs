@@ -196,6 +196,43 @@ fn a_passphrase_that_is_changed_is_the_old_or_the_new_one_after_a_power_cut() {
     }
 }
 
+/// The first change's last sync failed: reads show its header, and the disk has the one before.
+#[test]
+fn a_passphrase_that_is_changed_after_a_sync_that_failed_is_the_one_before_or_the_new_one() {
+    let disk = Recorder::over(vec![0; usize::try_from(HOST).unwrap()]);
+    let made = NewHeaders::prepare(HOST, &password(b"first"), &options("aes", None)).unwrap();
+    assert!(made.make(&disk, &mut on).unwrap().is_continue());
+    let of_first = disk.bytes.borrow().clone();
+    let again = |image: &[u8], old: &[u8], new: &[u8]| {
+        let old = opens(image, Place::Normal, old).unwrap();
+        NewHeaders::again(HOST, &old, Prf::Sha512, pim(1), &password(new)).unwrap()
+    };
+    again(&of_first, b"first", b"old").replace(&disk).unwrap();
+    let seen = disk.bytes.borrow().clone();
+    let backup = usize::try_from(HOST - 2 * AREA).unwrap();
+    // Which of the two headers is in memory only.
+    for lost in [vec![0], vec![backup], vec![0, backup]] {
+        let mut stored = seen.clone();
+        for at in lost.iter().copied() {
+            stored[at..at + HEADER].copy_from_slice(&of_first[at..at + HEADER]);
+        }
+        let disk = Recorder::over(seen.clone());
+        again(&seen, b"old", b"new").replace(&disk).unwrap();
+        let mut secured = false;
+        disk.after_each_cut(&stored, |disk| {
+            let by =
+                |text| [Place::Normal, Place::Backup].iter().any(|place| opens(disk, *place, text).is_ok());
+            let (old, new) = (by(b"old"), by(b"new"));
+            secured |= old;
+            // Until the headers are written again, the disk has what it had.
+            assert!(old || new || (!secured && by(b"first")), "lost {lost:?}: no passphrase opens it");
+            // A new header beside one that was given up is what a cut must never leave.
+            assert!(!(new && by(b"first")), "lost {lost:?}: a header that was replaced is there again");
+        });
+        assert!(secured, "lost {lost:?}");
+    }
+}
+
 #[test]
 fn a_header_without_a_backup_opens_by_the_old_or_the_new_passphrase_after_a_power_cut() {
     let made = |chain| {

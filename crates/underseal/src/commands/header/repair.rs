@@ -1,15 +1,18 @@
 //! `underseal header repair`: the copies of the header, then an unfinished reencryption.
 
+use underseal_cipher::Key;
 use underseal_device::OpenOptions;
 use underseal_volume::luks2::{Stage, Status};
-use underseal_volume::{ErrorKind, Header, UnlockOptions, repair as repair_header};
+use underseal_volume::{ErrorKind, Header, UnlockOptions, Unlocked, VolumeKey, repair as repair_header};
 
 use super::{agreed, say, to_change};
 use crate::cli::HeaderRepairArgs;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::exit::Exit;
 use crate::lower::Lower;
 use crate::output::printable;
-use crate::passphrase::Secret;
+use crate::passphrase::{Secret, ask_hidden, first_line_of_file, secret_file, tell, terminal_is_there};
+use crate::persona::persona;
 use crate::reencryption::{Kept, Place, Where, mended, size, status_of, stood};
 
 /// The warning before signing: the header is trusted afterwards.
@@ -57,18 +60,24 @@ fn reencryption(args: &HeaderRepairArgs, is_unsigned: bool, quiet: bool) -> Resu
     header.hold_to(&args.trust.pinned()).map_err(|e| e.in_file(path))?;
     let options =
         UnlockOptions { slot: args.key_slot, limits: args.trust.limits(), ..UnlockOptions::default() };
-    let unlocked = Secret::new(args.secret.source(), image)
-        .try_with(|key| Ok(header.unlock(&*on, key, &options).map_err(|e| e.in_file(path))?))?;
+    let open = |passphrase: &Key, options: &UnlockOptions| {
+        Result::Ok(header.unlock(&*on, passphrase, options).map_err(|e| e.in_file(path))?)
+    };
+    let secret = Secret::new(args.secret.source(), image);
+    let first = secret.try_with(|passphrase| open(passphrase, &options))?.key;
+    let key = match other_key(args, &header, &first, secret.is_asked(), open)? {
+        Some(other) => first.with(other),
+        None => first,
+    };
     if let Header::Luks2(header) = &mut header
         && is_unsigned
     {
-        place.sign(header, (&*on, size(&data)?), &unlocked.key).map_err(|e| e.in_file(path))?;
+        place.sign(header, (&*on, size(&data)?), &key).map_err(|e| e.in_file(path))?;
         say(quiet, &args.of, "the reencryption's metadata were signed")?;
     }
     let stage = |status: Option<Status>| status.map(|status| status.stage);
     let before = stage(status_of(&header).map_err(|e| e.within(path.display()))?);
-    let header =
-        mended(header, &*on, &unlocked.key, (&place, &data)).map_err(|e| e.within(path.display()))?;
+    let header = mended(header, &*on, &key, (&place, &data)).map_err(|e| e.within(path.display()))?;
     let after = stage(status_of(&header).map_err(|e| e.within(path.display()))?);
     if before == Some(Stage::Hot) {
         say(quiet, &args.of, "a step of the reencryption that was cut off was made good")?;
@@ -76,11 +85,63 @@ fn reencryption(args: &HeaderRepairArgs, is_unsigned: bool, quiet: bool) -> Resu
     if after.is_none() {
         return say(quiet, &args.of, "the reencryption has ended");
     }
-    let checked = stood(&header, &*on, &unlocked.key, (&place, size(&data)?));
+    let checked = stood(&header, &*on, &key, (&place, size(&data)?));
     checked.map_err(|e| e.within(path.display()))?;
     say(
         quiet,
         &args.of,
         "the keys vouch for the reencryption under way; underseal reencrypt --resume-only resumes it",
     )
+}
+
+/// Returns the second key of a volume whose two keys no passphrase opens both: by the options, or by
+/// a passphrase that is typed, as often as the persona permits. `None` where the first passphrase
+/// opened both. Fails with `NoKey` without the second passphrase.
+fn other_key(
+    args: &HeaderRepairArgs,
+    header: &Header,
+    first: &VolumeKey,
+    is_asked: bool,
+    open: impl Fn(&Key, &UnlockOptions) -> Result<Unlocked>,
+) -> Result<Option<VolumeKey>> {
+    let Header::Luks2(luks2) = header else { return Ok(None) };
+    let slots = luks2.keyslots_of_lacking_key(first);
+    let options = UnlockOptions { unbound: true, limits: args.trust.limits(), ..UnlockOptions::default() };
+    let named = args.other_passphrase_file.as_deref().map(first_line_of_file);
+    let named = named.or_else(|| args.other_key_file.as_deref().map(|path| secret_file(path, 0, None)));
+    if slots.is_empty() {
+        return Ok(None);
+    }
+    if let Some(passphrase) = named.transpose()? {
+        return Ok(Some(open(&passphrase, &options)?.key));
+    }
+    let list = slots.iter().map(u32::to_string).collect::<Vec<_>>().join(" or ");
+    let lacking = || {
+        let what = format!(
+            "{}: the passphrase opens one of the two keys that the volume has while it is reencrypted; keyslot {list} has \
+             the other",
+            args.of.path().display()
+        );
+        Error::new(Exit::NoKey, what).with_remedy("--other-passphrase-file FILE or --other-key-file FILE")
+    };
+    if !is_asked || !terminal_is_there() {
+        return Err(lacking());
+    }
+    let question = format!("Passphrase of the volume's other key (keyslot {list}): ");
+    let mut tries = persona().tries;
+    loop {
+        tries -= 1;
+        let passphrase = ask_hidden(&question)?;
+        let opened = slots.iter().find_map(|slot| {
+            match open(&passphrase, &UnlockOptions { slot: Some(*slot), ..options.clone() }) {
+                Err(e) if e.exit() == Exit::NoKey => None,
+                opened => Some(opened),
+            }
+        });
+        match opened {
+            Some(opened) => return Ok(Some(opened?.key)),
+            None if tries > 0 => tell(persona().wrong),
+            None => return Err(lacking()),
+        }
+    }
 }

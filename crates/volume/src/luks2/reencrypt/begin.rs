@@ -107,6 +107,14 @@ impl Header {
         slots.filter(|slot| keyslot::opens_data(metadata, *slot) && !kept.contains(slot)).collect()
     }
 
+    /// Returns the keyslots of the data's other key, which `key` lacks. Empty where one passphrase
+    /// opens both keys of a reencryption, and outside of one.
+    pub fn keyslots_of_lacking_key(&self, key: &VolumeKey) -> Vec<u32> {
+        let digests = self.metadata().digests.iter();
+        let lacking = digests.filter(|(number, of)| !of.segments.is_empty() && key.of(**number).is_none());
+        lacking.flat_map(|(_, of)| of.keyslots.iter().copied()).collect()
+    }
+
     /// Begins a reencryption in one update: the header describes the old state, the new state and
     /// the progress. No data is touched. `key` is the volume's key; the result adds the new key.
     /// `data_size` is the size of the data device.

@@ -299,10 +299,21 @@ mod tests {
                 let found = Recorder::new(found);
                 // The first sector may be there in memory only: the mark is on the disk still.
                 if let Some(left) = UnfinishedStart::find(&found).unwrap() {
-                    assert!(told.is_err(), "{phase:?}, sync {n}");
+                    assert!(told.is_err(), "{phase:?}, {n}");
                     left.undo(&found).unwrap();
                 }
-                assert!(found.bytes()[..len] == plain[..len], "{phase:?}, sync {n}");
+                assert!(found.bytes()[..len] == plain[..len], "{phase:?}, {n}");
+            });
+            // The other phases have too many calls, and end with this one.
+            if phase != StartPhase::Marked {
+                continue;
+            }
+            failed_syncs::each_cut(&cut, undo, undo, |found, n| {
+                let found = Recorder::new(found.to_vec());
+                if let Some(left) = UnfinishedStart::find(&found).unwrap() {
+                    left.undo(&found).unwrap();
+                }
+                assert!(found.bytes()[..len] == plain[..len], "{phase:?}, {n}");
             });
         }
     }

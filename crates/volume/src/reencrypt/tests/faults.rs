@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::ops::Range;
 use std::sync::Mutex;
 
 use super::*;
@@ -25,8 +26,19 @@ pub(crate) enum Fault {
     Dead(u64),
 }
 
+/// The writes that survive a loss of power without a sync.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keeps {
+    /// With each third write, all bytes until then.
+    EachThird,
+    Nothing,
+    /// All bytes but those of this write, counted from 0 on.
+    AllBut(u64),
+}
+
 pub(crate) struct Disk(Mutex<Inner>);
 
+#[derive(Clone)]
 struct Inner {
     /// The bytes that reads return.
     cache: Vec<u8>,
@@ -35,13 +47,41 @@ struct Inner {
     dirty: BTreeSet<usize>,
     written: BTreeSet<usize>,
     fault: Option<Fault>,
+    keeps: Keeps,
     writes: u64,
+    /// The writes since the last sync, whether that failed or not.
+    unsynced: Range<u64>,
+    /// The writes that the last failed sync lost.
+    lost: Range<u64>,
 }
 
 impl Disk {
     pub(crate) fn new(bytes: Vec<u8>) -> Self {
-        let (dirty, written) = (BTreeSet::new(), BTreeSet::new());
-        Self(Mutex::new(Inner { kept: bytes.clone(), cache: bytes, dirty, written, fault: None, writes: 0 }))
+        Self::that_keeps(bytes, Keeps::EachThird)
+    }
+
+    pub(crate) fn that_keeps(bytes: Vec<u8>, keeps: Keeps) -> Self {
+        Self(Mutex::new(Inner {
+            kept: bytes.clone(),
+            cache: bytes,
+            dirty: BTreeSet::new(),
+            written: BTreeSet::new(),
+            fault: None,
+            keeps,
+            writes: 0,
+            unsynced: 0..0,
+            lost: 0..0,
+        }))
+    }
+
+    /// Returns another disk in the same state.
+    pub(crate) fn copied(&self) -> Self {
+        Self(Mutex::new(self.0.lock().unwrap().clone()))
+    }
+
+    /// Returns the numbers of the writes that the last failed sync was for.
+    pub(crate) fn lost(&self) -> Range<u64> {
+        self.0.lock().unwrap().lost.clone()
     }
 
     /// Sets what goes wrong next, and returns what has not gone wrong yet.
@@ -117,7 +157,9 @@ impl Target for Disk {
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let mut inner = self.0.lock().unwrap();
         let fails = inner.strikes(|fault| matches!(fault, Fault::Write(_)));
-        let len = if fails { bytes.len() / 2 } else { bytes.len() };
+        // Without power no sector is written in part.
+        let unit = if matches!(inner.fault, Some(Fault::Dead(_))) { BLOCK } else { 1 };
+        let len = if fails { bytes.len() / 2 / unit * unit } else { bytes.len() };
         let mut at = usize::try_from(offset).unwrap();
         let end = at + len;
         while at < end {
@@ -138,11 +180,22 @@ impl Target for Disk {
             inner.dirty.insert(block);
             at = next;
         }
+        let number = inner.writes;
         inner.writes += 1;
-        if inner.writes.is_multiple_of(3) {
-            // The bytes also survive without a sync.
-            let dirty = std::mem::take(&mut inner.dirty);
-            dirty.into_iter().for_each(|block| inner.keep(block));
+        inner.unsynced.end = inner.writes;
+        match inner.keeps {
+            Keeps::EachThird if inner.writes.is_multiple_of(3) => {
+                let dirty = std::mem::take(&mut inner.dirty);
+                dirty.into_iter().for_each(|block| inner.keep(block));
+            }
+            Keeps::AllBut(lost) if number != lost => {
+                let from = usize::try_from(offset).unwrap();
+                for block in from / BLOCK..(from + len).div_ceil(BLOCK) {
+                    inner.keep(block);
+                    inner.dirty.remove(&block);
+                }
+            }
+            Keeps::EachThird | Keeps::Nothing | Keeps::AllBut(_) => {}
         }
         if fails { Err(broken()) } else { Ok(()) }
     }
@@ -151,7 +204,10 @@ impl Target for Disk {
         let mut inner = self.0.lock().unwrap();
         let fails = inner.strikes(|fault| matches!(fault, Fault::Sync(_)));
         let dirty = std::mem::take(&mut inner.dirty);
+        let unsynced = inner.unsynced.clone();
+        inner.unsynced.start = unsynced.end;
         if fails {
+            inner.lost = unsynced;
             return Err(broken());
         }
         dirty.into_iter().for_each(|block| inner.keep(block));

@@ -1,0 +1,61 @@
+//! The lock of an NBD server's export that is opened for writing.
+//!
+//! NBD has no locks: two programs that write to one export would destroy each other's volume. So a
+//! file for each address of the export, in the user's directory of control sockets, is locked for
+//! as long as the export is open. That keeps away the same user's programs on this host only, and
+//! only where both name the same export of the same server: its default export has two names.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use underseal_device::{ErrorKind, lock_image, nbd::NbdAddress};
+use underseal_export::control::Directory;
+use underseal_volume::Hash;
+
+use crate::error::Result;
+
+/// The length in bytes of the digest in a file's name.
+const DIGEST: usize = 16;
+
+/// Locks an export, or refuses at once. Returns the files that hold the lock; fewer where this user
+/// has no directory for them.
+///
+/// # Errors
+/// `InUse` when another program has the export open for writing.
+pub(crate) fn lock(address: &NbdAddress) -> Result<Vec<File>> {
+    let directory = Directory::of_user();
+    if let Err(e) = directory.make() {
+        log::warn!("{address}: cannot be locked: another program may write to it: {e}");
+        return Ok(Vec::new());
+    }
+    let mut files = Vec::new();
+    let mut identities = address.identities();
+    // Two programs that lock several files do so in the same order.
+    identities.sort();
+    identities.dedup();
+    for identity in identities {
+        let digest = Hash::Sha256.digest(&[identity.as_bytes()]);
+        let name: String = digest.iter().take(DIGEST).map(|byte| format!("{byte:02x}")).collect();
+        let file = match open(&directory.path().join(format!("export-{name}.lock"))) {
+            Ok(file) => file,
+            Err(e) => {
+                log::warn!("{address}: cannot be locked: another program may write to it: {e}");
+                continue;
+            }
+        };
+        match lock_image(&file, &address.to_string(), true) {
+            Err(e) if e.kind() == ErrorKind::Locked => return Err(e.into()),
+            Err(e) => log::warn!("{e}"),
+            Ok(()) => files.push(file),
+        }
+    }
+    Ok(files)
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let mut how = File::options();
+    how.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags).open(path)
+}
