@@ -4,7 +4,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use underseal_cipher::{Key, SectorSize};
-use underseal_volume::{Pbkdf, ReadAt, Version, signature};
+use underseal_volume::{Contents, Pbkdf, ReadAt, Version};
 
 use crate::header::{argon2id, pbkdf2};
 use crate::lower::Lower;
@@ -134,9 +134,9 @@ impl Header {
     /// is written.
     ///
     /// # Errors
-    /// `BadOption` for options that do not fit, and when the image holds another header or file
-    /// system, unless forced; `TooSmall`; `Busy` when another program uses the image; `Io`,
-    /// `Memory`.
+    /// `BadOption` for options that do not fit, and when the image holds a header (of LUKS,
+    /// BitLocker or CoreStorage), a file system or a partition table, unless forced; `TooSmall`;
+    /// `Busy` when another program uses the image; `Io`, `Memory`.
     pub fn format(path: impl AsRef<Path>, passphrase: &[u8], options: &FormatOptions) -> Result<Self> {
         let path = path.as_ref();
         let format = || -> Result<()> {
@@ -191,18 +191,8 @@ fn made(path: &Path, force: bool) -> Result<(Lower, Option<NewFile<'_>>)> {
     Ok((Lower::open_header(path, true)?, new))
 }
 
-/// Refuses to overwrite a header or a file system.
+/// Refuses to overwrite a header, a file system or another known format.
 pub(crate) fn refuse_what_is_there(on: &Lower) -> Result<()> {
-    let failed = |e| Error::new(ErrorKind::Io, "cannot read what is there").with_source(e);
-    let len = ReadAt::size(on).map_err(failed)?.min(signature::LOOKED_AT);
-    let mut start = vec![0; usize::try_from(len).unwrap_or(0)];
-    on.read_exact_at(&mut start, 0).map_err(failed)?;
-    let refuse = |name: &str| {
-        let what = format!("the image holds {name}; pass force to overwrite it");
-        Err(Error::new(ErrorKind::BadOption, what))
-    };
-    if underseal_volume::Header::read(on).is_ok() {
-        return refuse("a LUKS header");
-    }
-    signature::signature(&start).map_or(Ok(()), refuse)
+    let Contents::Known(name) = Contents::of(on)? else { return Ok(()) };
+    Err(Error::new(ErrorKind::BadOption, format!("the image holds {name}; pass force to overwrite it")))
 }

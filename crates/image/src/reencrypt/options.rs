@@ -184,8 +184,9 @@ impl ReencryptionOptions {
         self
     }
 
-    /// Makes sectors larger although nothing is known of what is on the volume, and decrypts over
-    /// the start of an image that has no header any more.
+    /// Makes sectors larger although nothing is known of what is on the volume, decrypts over the
+    /// start of an image that has no header any more, and encrypts data that are a BitLocker or
+    /// FileVault 2 volume, or a whole disk with a partition table.
     #[must_use]
     pub fn force(mut self, force: bool) -> Self {
         self.force = force;
