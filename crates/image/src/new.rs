@@ -8,6 +8,7 @@ use underseal_volume::{Contents, Pbkdf, ReadAt, Version};
 
 use crate::header::{argon2id, pbkdf2};
 use crate::lower::Lower;
+use crate::setters::setters;
 use crate::traces::without_traces;
 use crate::{Error, ErrorKind, Header, Result};
 
@@ -46,67 +47,34 @@ impl FormatOptions {
         Self { version: Version::Luks1, pbkdf: Pbkdf::pbkdf2(), ..Self::luks2() }
     }
 
-    /// The cipher in dm-crypt's form: `aes-xts-plain64`.
-    #[must_use]
-    pub fn cipher(mut self, cipher: impl Into<String>) -> Self {
-        self.cipher = cipher.into();
-        self
-    }
+    setters! {
+        /// The cipher in dm-crypt's form: `aes-xts-plain64`.
+        cipher(options, cipher: impl Into<String>) options.cipher = cipher.into();
 
-    /// The length of the volume key in bytes.
-    #[must_use]
-    pub fn key_size(mut self, bytes: usize) -> Self {
-        self.key_size = Some(bytes);
-        self
-    }
+        /// The length of the volume key in bytes.
+        key_size(options, bytes: usize) options.key_size = Some(bytes);
 
-    /// LUKS2: the size of an encryption sector, 512 to 4096 bytes.
-    #[must_use]
-    pub fn sector_size(mut self, bytes: u32) -> Self {
-        self.sector_size = Some(bytes);
-        self
-    }
+        /// LUKS2: the size of an encryption sector, 512 to 4096 bytes.
+        sector_size(options, bytes: u32) options.sector_size = Some(bytes);
 
-    /// PBKDF2 with a number of rounds, at least 1000.
-    #[must_use]
-    pub fn pbkdf2(mut self, rounds: u32) -> Self {
-        self.pbkdf = pbkdf2(rounds);
-        self
-    }
+        /// PBKDF2 with a number of rounds, at least 1000.
+        pbkdf2(options, rounds: u32) options.pbkdf = pbkdf2(rounds);
 
-    /// LUKS2: Argon2id with a number of passes, memory in KiB and threads.
-    #[must_use]
-    pub fn argon2id(mut self, passes: u32, memory_kib: u32, threads: u32) -> Self {
-        self.pbkdf = argon2id(passes, memory_kib, threads);
-        self
-    }
+        /// LUKS2: Argon2id with a number of passes, memory in KiB and threads.
+        argon2id(options, passes: u32, memory_kib: u32, threads: u32)
+            options.pbkdf = argon2id(passes, memory_kib, threads);
 
-    /// LUKS2: a label of up to 47 bytes.
-    #[must_use]
-    pub fn label(mut self, label: impl Into<String>) -> Self {
-        self.label = label.into();
-        self
-    }
+        /// LUKS2: a label of up to 47 bytes.
+        label(options, label: impl Into<String>) options.label = label.into();
 
-    /// The UUID; a random one by default.
-    #[must_use]
-    pub fn uuid(mut self, uuid: impl Into<String>) -> Self {
-        self.uuid = Some(uuid.into());
-        self
-    }
+        /// The UUID; a random one by default.
+        uuid(options, uuid: impl Into<String>) options.uuid = Some(uuid.into());
 
-    /// Puts the header into another file, which is made or overwritten.
-    #[must_use]
-    pub fn header(mut self, path: impl Into<PathBuf>) -> Self {
-        self.header = Some(path.into());
-        self
-    }
+        /// Puts the header into another file, which is made or overwritten.
+        header(options, path: impl Into<PathBuf>) options.header = Some(path.into());
 
-    /// Whether formatting overwrites existing data.
-    #[must_use]
-    pub fn force(mut self, force: bool) -> Self {
-        self.force = force;
-        self
+        /// Whether formatting overwrites existing data.
+        force(options, force: bool) options.force = force;
     }
 
     fn options(&self) -> Result<underseal_volume::FormatOptions> {
