@@ -165,4 +165,8 @@ fn the_library_has_just_the_functions_of_the_header() {
     exported.sort_unstable();
     assert_eq!(exported, declared);
     assert_eq!(declared.len(), 28);
+    let packaged = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/debian/libunderseal0.symbols");
+    let packaged = std::fs::read_to_string(packaged).unwrap();
+    let packaged = packaged.lines().filter_map(|line| line.strip_prefix(' ')?.split_once('@'));
+    assert_eq!(packaged.map(|(name, _)| name).collect::<Vec<_>>(), declared, "Debian's symbols");
 }
