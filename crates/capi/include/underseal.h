@@ -19,7 +19,7 @@
  * Threads may share an unlocked handle for reading, writing, flushing and discarding. Set-up, unlocking, keyslot changes and
  * underseal_free are one thread's. Copies of passphrases are wiped; those of the caller are the caller's to wipe.
  *
- * Reencryption and new VeraCrypt volumes are not in this library: run `underseal reencrypt`, `underseal format`.
+ * New volumes are not in this library: run `underseal format`.
  */
 #ifndef UNDERSEAL_H
 #define UNDERSEAL_H
@@ -109,6 +109,33 @@ int underseal_keyslot_add(struct underseal *handle, const uint8_t *passphrase, s
 int underseal_keyslot_remove(struct underseal *handle, int keyslot, int last);
 int underseal_keyslot_change(struct underseal *handle, const uint8_t *old_passphrase, size_t old_len,
                              const uint8_t *new_passphrase, size_t new_len, int keyslot, uint32_t *number);
+
+/* Sets an option of the handle's reencryptions by name; -EINVAL for a name or value that is none:
+ *   mode           reencrypt (the default: a new random key, with the cipher and sectors that are set), encrypt (plain data in
+ *                  place, under a new LUKS2 header), decrypt, resume (what is under way, of any kind; begins nothing)
+ *   cipher, key-size, sector-size   of the data afterwards; sizes in bytes
+ *   reduce         encrypt: the bytes at the end of the image that are given up for a header in front of the data
+ *   keep-key       1: only cipher or sectors change
+ *   resilience     checksum, journal, or none, with which a crash loses data
+ *   resilience-hash  of the checksums: sha256
+ *   hotzone-size   the most bytes of a step: 67108864
+ *   lose-keyslots  1: keyslots whose passphrases are not given open nothing afterwards
+ *   force          1: encrypts another system's volume or a whole disk with partitions as it is; larger sectors under data of
+ *                  no known file system; decrypts over the start of an image
+ *   label, pbkdf2 (rounds), argon2id (PASSES,KIB,THREADS)   encrypt: of the new header and its keyslot
+ * The new file for the header of encrypt without reduce, and of decrypt, is the one of underseal_set_header. */
+int underseal_set_reencryption(struct underseal *handle, const char *name, const char *value);
+/* Keeps another keyslot that this passphrase opens: a new key needs the passphrase of each. Once for each. */
+int underseal_keep_passphrase(struct underseal *handle, const uint8_t *passphrase, size_t len);
+/* Reencrypts the closed volume of a handle that is not unlocked, in place; the image is locked meanwhile (-EBUSY where it is
+ * open). The passphrase opens the volume, or will after encrypt. The progress, which may be null, gets the bytes that are done
+ * and all bytes before each step and at the end, in the calling thread; unless it returns 0 the reencryption stops before the
+ * next step. Then *finished is 0, else 1; it may be null. What was stopped, failed or was killed is sound: the volume opens for
+ * reading, and mode resume, `underseal reencrypt` and cryptsetup go on. Flags and underseal_set_option do not matter here, or
+ * are refused. Callbacks are called from several threads, and their flush must keep what was written. Functions of the handle
+ * that the progress calls, other than underseal_error, may fail with -EBUSY. */
+int underseal_reencrypt(struct underseal *handle, const uint8_t *passphrase, size_t len,
+                        int (*progress)(void *argument, uint64_t done, uint64_t total), void *argument, int *finished);
 
 /* Keeps this process's memory out of core dumps, and away from debuggers and other processes of the
  * same user. Without it a dump has the program's own passphrases and plaintext, but no keys of this

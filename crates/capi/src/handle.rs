@@ -4,7 +4,6 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{CString, c_char, c_int, c_uint};
-use std::fs::File;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::path::PathBuf;
 use std::ptr;
@@ -14,6 +13,8 @@ use underseal_image::{Error, ErrorKind, Image, OpenOptions, Result, TcryptOption
 
 use crate::callbacks::{Callbacks, Device};
 use crate::edge::{bad, call, path, slice, slice_mut, text, write};
+use crate::lower::LowerChoice;
+use crate::reencrypt::Reencryption;
 
 /// `UNDERSEAL_WRITABLE`.
 const WRITABLE: c_uint = 1;
@@ -33,25 +34,23 @@ pub(crate) struct Handle {
 }
 
 #[derive(Default)]
-struct Setup {
-    lower: LowerChoice,
-    header: Option<PathBuf>,
+pub(crate) struct Setup {
+    pub(crate) lower: LowerChoice,
+    pub(crate) header: Option<PathBuf>,
     flags: c_uint,
     keyslot: Option<u32>,
     /// Options by name, which were checked.
     named: Vec<(String, String)>,
     /// The hidden volume that is protected.
     protected: Option<TcryptOptions>,
+    pub(crate) reencryption: Reencryption,
 }
 
-/// The lower device of the image.
-#[derive(Default)]
-enum LowerChoice {
-    #[default]
-    Unset,
-    Path(PathBuf),
-    File(File),
-    Device(Arc<Device>),
+impl Setup {
+    /// Whether options say how the volume is unlocked.
+    pub(crate) fn has_options_to_unlock(&self) -> bool {
+        self.keyslot.is_some() || self.protected.is_some() || !self.named.is_empty()
+    }
 }
 
 impl Handle {
@@ -60,7 +59,7 @@ impl Handle {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = text;
     }
 
-    fn setup(&self) -> MutexGuard<'_, Setup> {
+    pub(crate) fn setup(&self) -> MutexGuard<'_, Setup> {
         self.setup.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -86,11 +85,15 @@ impl Handle {
         self.image.get().ok_or_else(|| bad("the volume is not unlocked"))
     }
 
+    /// Refuses a handle whose volume is open.
+    pub(crate) fn refuse_unlocked(&self) -> Result<()> {
+        self.image.get().map_or(Ok(()), |_| Err(bad("the volume is unlocked already")))
+    }
+
     fn unlock(&self, secret: impl FnOnce(OpenOptions) -> Result<OpenOptions>) -> Result<()> {
-        if self.image.get().is_some() {
-            return Err(bad("the volume is unlocked already"));
-        }
+        self.refuse_unlocked()?;
         let setup = self.setup();
+        setup.reencryption.refuse_running()?;
         let mut options = OpenOptions::new();
         if let Some(protected) = &setup.protected {
             options = options.tcrypt(protected.clone());
@@ -109,12 +112,11 @@ impl Handle {
             options = options.set(name, value)?;
         }
         let options = secret(options)?;
-        let io = |e| Error::new(ErrorKind::Io, "cannot duplicate the descriptor").with_source(e);
-        let image = match &setup.lower {
-            LowerChoice::Unset => return Err(bad("neither a path, a descriptor nor callbacks were set")),
+        let image = match setup.lower.again()? {
+            LowerChoice::Unset => return Err(LowerChoice::missing()),
             LowerChoice::Path(path) => options.open(path)?,
-            LowerChoice::File(file) => options.open_file(file.try_clone().map_err(io)?)?,
-            LowerChoice::Device(device) => options.open_on(device.clone())?,
+            LowerChoice::File(file) => options.open_file(file)?,
+            LowerChoice::Device(device) => options.open_on(device)?,
         };
         self.image.set(image).map_err(|_| bad("the volume is unlocked already"))
     }

@@ -8,6 +8,7 @@
 //! ```text
 //!   underseal.h  --  handle.rs (options, image, last error)     edge.rs (pointers, panics, -errno)
 //!                    callbacks.rs (a C program's lower device)  header.rs (keyslots)
+//!                    lower.rs (path, file or callbacks)         reencrypt.rs (closed volumes)
 //! ```
 //!
 //! No panic leaves the library: a panic is -EIO with its text. Threads may share an unlocked handle
@@ -19,3 +20,5 @@ mod callbacks;
 mod edge;
 mod handle;
 mod header;
+mod lower;
+mod reencrypt;

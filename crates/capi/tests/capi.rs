@@ -80,6 +80,31 @@ fn a_c_program_reads_writes_and_is_refused_as_the_header_says() {
     assert_eq!(ran(compiled("capi.c", folder.path()).arg(&image).arg(folder.path())), "ok\n");
 }
 
+#[test]
+fn a_c_program_reencrypts_stops_and_resumes() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    luks2(&image);
+    for (slot, secret) in [("1", "two"), ("2", "three")] {
+        let script = "printf '%s' \"$2\" > \"$1.new\" && printf secret | cryptsetup luksAddKey -q --pbkdf pbkdf2 \
+                      --pbkdf-force-iterations 1000 --key-slot \"$3\" --key-file - \"$1\" \"$1.new\"";
+        let added = Command::new("sh").args(["-c", script, "sh"]).arg(&image).args([secret, slot]).status();
+        assert!(added.unwrap().success());
+    }
+    let header = folder.path().join("header");
+    assert_eq!(ran(compiled("reencrypt.c", folder.path()).arg(&image).arg(&header)), "ok\n");
+    // What it made is a volume of the real program's, with the passphrases that were kept.
+    let opens = |secret: &str| {
+        let script = "printf '%s' \"$2\" | cryptsetup open --test-passphrase --key-file - \"$1\"";
+        let opened = Command::new("sh").args(["-c", script, "sh"]).arg(&image).arg(secret).status();
+        opened.unwrap().success()
+    };
+    assert!(opens("secret") && opens("two") && !opens("three"));
+    let dump = Command::new("cryptsetup").arg("luksDump").arg(&image).output().unwrap();
+    let dump = String::from_utf8(dump.stdout).unwrap();
+    assert!(dump.contains("aes-cbc-essiv:sha256") && !dump.contains("online-reencrypt"), "{dump}");
+}
+
 /// Images that are cut, damaged in their header, or forged by an independent maker.
 #[test]
 fn cut_and_forged_images_and_devices_that_lie_end_with_an_errno_and_a_text() {
@@ -139,5 +164,9 @@ fn the_library_has_just_the_functions_of_the_header() {
     exported.retain(|name| name.starts_with("underseal_"));
     exported.sort_unstable();
     assert_eq!(exported, declared);
-    assert_eq!(declared.len(), 25);
+    assert_eq!(declared.len(), 28);
+    let packaged = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/debian/libunderseal0.symbols");
+    let packaged = std::fs::read_to_string(packaged).unwrap();
+    let packaged = packaged.lines().filter_map(|line| line.strip_prefix(' ')?.split_once('@'));
+    assert_eq!(packaged.map(|(name, _)| name).collect::<Vec<_>>(), declared, "Debian's symbols");
 }

@@ -45,7 +45,7 @@ static int use(struct underseal *disk, const char *passphrase)
         return first;
 }
 
-/* A device in memory: so many bytes are there, and so many calls succeed. */
+/* A device in memory: so many bytes are there, and so many calls succeed. A reencryption calls from several threads. */
 struct memory {
         uint8_t *bytes;
         uint64_t len;
@@ -55,7 +55,7 @@ struct memory {
 static int memory_pread(void *argument, uint8_t *buffer, size_t len, uint64_t offset)
 {
         struct memory *memory = argument;
-        if (memory->calls-- <= 0)
+        if (__atomic_fetch_sub(&memory->calls, 1, __ATOMIC_SEQ_CST) <= 0)
                 return -EREMOTEIO;
         if (offset > memory->len || len > memory->len - offset)
                 return -EIO;
@@ -66,7 +66,7 @@ static int memory_pread(void *argument, uint8_t *buffer, size_t len, uint64_t of
 static int memory_pwrite(void *argument, const uint8_t *buffer, size_t len, uint64_t offset)
 {
         struct memory *memory = argument;
-        if (memory->calls-- <= 0 || offset > memory->len || len > memory->len - offset)
+        if (__atomic_fetch_sub(&memory->calls, 1, __ATOMIC_SEQ_CST) <= 0 || offset > memory->len || len > memory->len - offset)
                 return -ENOSPC;
         memcpy(memory->bytes + offset, buffer, len);
         return 0;
@@ -80,6 +80,36 @@ static int on_memory(struct memory *memory, uint64_t claimed, const char *passph
         assert(!underseal_set_callbacks(disk, &callbacks));
         assert(!underseal_set_flags(disk, UNDERSEAL_WRITABLE | UNDERSEAL_ALLOW_DISCARDS));
         return use(disk, passphrase);
+}
+
+static int third_step(void *argument, uint64_t done, uint64_t total)
+{
+        assert(done <= total);
+        return ++*(int *)argument == 3;
+}
+
+/* Reencrypts on the device, in steps of which two are done, and resumes. */
+static int reencrypted(struct memory *memory, uint64_t claimed, const char *passphrase)
+{
+        struct underseal_callbacks callbacks = {
+                .argument = memory, .size = claimed, .pread = memory_pread, .pwrite = memory_pwrite};
+        const char *const modes[] = {"reencrypt", "resume", "encrypt"};
+        int first = 0;
+        for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+                struct underseal *disk = underseal_new();
+                int steps = 0, finished = -1;
+                assert(!underseal_set_callbacks(disk, &callbacks));
+                assert(!underseal_set_reencryption(disk, "mode", modes[i]));
+                assert(!underseal_set_reencryption(disk, "pbkdf2", "1000"));
+                assert(!underseal_set_reencryption(disk, "hotzone-size", "1048576"));
+                assert(!underseal_set_reencryption(disk, "reduce", "33554432"));
+                int code = ended(disk, underseal_reencrypt(disk, (const uint8_t *)passphrase, strlen(passphrase),
+                                                           third_step, &steps, &finished));
+                assert(code ? finished == -1 : finished == 0 || finished == 1);
+                first = first ? first : code;
+                underseal_free(disk);
+        }
+        return first;
 }
 
 int main(int count, char **arguments)
@@ -104,7 +134,10 @@ int main(int count, char **arguments)
                         memcpy(bytes, whole, memory.len);
                         memory.calls = 1000000;
                         on_memory(&memory, sizes[j], arguments[1]);
+                        reencrypted(&memory, sizes[j], arguments[1]);
                 }
+                memcpy(bytes, whole, memory.len);
+                reencrypted(&memory, memory.len, arguments[1]);
                 /* Only for the first image, which is sound: each call is the last one that succeeds. */
                 for (long calls = 0; i == 2; calls++) {
                         memcpy(bytes, whole, memory.len);

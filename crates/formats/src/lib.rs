@@ -37,6 +37,7 @@ pub mod fvault2;
 pub mod loopaes;
 mod opened;
 mod partitions;
+mod plain_data_doubt;
 pub mod tcrypt;
 mod window;
 
@@ -45,6 +46,7 @@ pub use facts::Facts;
 pub use format::Format;
 pub use opened::OpenedFormat;
 pub use partitions::{Partition, partition, partitions};
+pub use plain_data_doubt::PlainDataDoubt;
 pub use window::{Window, moved};
 
 /// The result of this crate's operations.

@@ -77,6 +77,52 @@ pub fn partition(disk: &(impl ReadAt + ?Sized), number: u32) -> Result<Range<u64
     }
 }
 
+/// Names in the boot sectors of file systems, which have the mark of an MBR and may have bytes like
+/// partitions. Sources: the kernel's msdos partition parser; the BIOS parameter block.
+const BOOT_SECTORS: [(usize, &[u8]); 6] = [
+    (3, b"NTFS    "),
+    (3, b"EXFAT   "),
+    (3, b"HPFS    "),
+    (54, b"FAT12   "),
+    (54, b"FAT16   "),
+    (82, b"FAT32   "),
+];
+
+/// Whether the disk begins with a partition table: an MBR with a partition, or the mark of a GPT,
+/// sound or damaged.
+///
+/// # Errors
+/// `Io`.
+pub(crate) fn is_partitioned(disk: &(impl ReadAt + ?Sized)) -> Result<bool> {
+    let size = fields::size(disk)?;
+    for sector in SECTORS.into_iter().filter(|sector| sector + 8 <= size) {
+        let mut mark = [0; 8];
+        fields::read(disk, sector, &mut mark)?;
+        if mark == *b"EFI PART" {
+            return Ok(true);
+        }
+    }
+    if size < 512 {
+        return Ok(false);
+    }
+    let mut mbr = [0; 512];
+    fields::read(disk, 0, &mut mbr)?;
+    if mbr[510..] != [0x55, 0xaa] || BOOT_SECTORS.iter().any(|(at, name)| mbr[*at..].starts_with(name)) {
+        return Ok(false);
+    }
+    // Each entry is active or not, and nothing else; boot code has other bytes there.
+    let mut some = false;
+    for nth in 0..4 {
+        let (kind, first, count) = entry(&mbr, nth)?;
+        let flag = mbr[446 + 16 * nth as usize];
+        if flag & 0x7f != 0 {
+            return Ok(false);
+        }
+        some |= kind != 0 && first != 0 && count != 0;
+    }
+    Ok(some)
+}
+
 /// The GPT, or its copy at the end of the disk; none where there is neither.
 fn of_gpt(disk: &(impl ReadAt + ?Sized), size: u64, sector: u64) -> Result<Option<Vec<Partition>>> {
     let last = (size / sector).checked_sub(1);
@@ -259,6 +305,40 @@ mod tests {
             partitions(&disk[..]).unwrap().into_iter().map(|of| (of.number, of.range.start / 512)).collect();
         assert_eq!(found, [(1, 10), (5, 52), (6, 71)]);
         assert!(partitions(&[0; 4096][..]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_partition_table_is_told_from_boot_sectors() {
+        let mut disk = gpt(&[(40, 49)], 256);
+        assert!(is_partitioned(&disk[..]).unwrap());
+        // The mark is enough, with a damaged header or without an MBR.
+        disk[..512].fill(0);
+        disk[512 + 16] ^= 1;
+        assert!(is_partitioned(&disk[..]).unwrap());
+        let mut large = vec![0; 8192];
+        large[4096..4104].copy_from_slice(b"EFI PART");
+        assert!(is_partitioned(&large[..]).unwrap());
+
+        let mut disk = vec![0; 4096];
+        assert!(!is_partitioned(&disk[..]).unwrap());
+        mbr(&mut disk, 1, 0x83, 8, 0);
+        assert!(!is_partitioned(&disk[..]).unwrap(), "an MBR without partitions");
+        mbr(&mut disk, 1, 0x83, 8, 100);
+        assert!(is_partitioned(&disk[..]).unwrap());
+        disk[446] = 0x80;
+        assert!(is_partitioned(&disk[..]).unwrap());
+        disk[446] = 0x81;
+        assert!(!is_partitioned(&disk[..]).unwrap(), "boot code");
+        disk[446] = 0;
+        for (at, name) in BOOT_SECTORS {
+            let mut disk = disk.clone();
+            disk[at..at + 8].copy_from_slice(name);
+            assert!(!is_partitioned(&disk[..]).unwrap(), "{name:?}");
+        }
+        for len in [0, 8, 511] {
+            assert!(!is_partitioned(&disk[..len]).unwrap(), "{len}");
+        }
+        assert!(is_partitioned(&disk[..512]).unwrap());
     }
 
     #[test]

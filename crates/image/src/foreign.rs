@@ -14,6 +14,7 @@ use underseal_volume::{KdfLimits, ReadAt};
 
 use crate::lower::Lower;
 use crate::open::{HeaderlessLayout, OpenOptions};
+use crate::setters::setters;
 use crate::{Error, ErrorKind, Result};
 
 /// The options for a volume of TrueCrypt or VeraCrypt. Without hints every key derivation and
@@ -72,33 +73,19 @@ impl TcryptOptions {
         Ok(self)
     }
 
-    /// Opens the hidden volume.
-    #[must_use]
-    pub fn hidden(mut self, hidden: bool) -> Self {
-        self.hidden = hidden;
-        self
-    }
+    setters! {
+        /// Opens the hidden volume.
+        hidden(options, hidden: bool) options.hidden = hidden;
 
-    /// Opens by the backup header at the volume's end.
-    #[must_use]
-    pub fn backup_header(mut self, backup: bool) -> Self {
-        self.backup_header = backup;
-        self
-    }
+        /// Opens by the backup header at the volume's end.
+        backup_header(options, backup: bool) options.backup_header = backup;
 
-    /// Opens an encrypted system: the image is the whole disk.
-    #[must_use]
-    pub fn system(mut self, system: bool) -> Self {
-        self.system = system;
-        self
-    }
+        /// Opens an encrypted system: the image is the whole disk.
+        system(options, system: bool) options.system = system;
 
-    /// Adds a key file, or all files of a folder. Their order does not matter; with key files the
-    /// passphrase may be missing. They are read when the image is opened.
-    #[must_use]
-    pub fn key_file(mut self, path: impl Into<PathBuf>) -> Self {
-        self.key_files.push(path.into());
-        self
+        /// Adds a key file, or all files of a folder. Their order does not matter; with key files
+        /// the passphrase may be missing. They are read when the image is opened.
+        key_file(options, path: impl Into<PathBuf>) options.key_files.push(path.into());
     }
 
     /// Protects the hidden volume, which opens with this passphrase and PIM: a write to the outer

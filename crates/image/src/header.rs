@@ -10,6 +10,7 @@ use underseal_volume::{
 
 use crate::lower::{Lower, LowerDevice};
 use crate::open::{Secret, unlock};
+use crate::setters::setters;
 use crate::traces::without_traces;
 use crate::{Error, ErrorKind, Result};
 
@@ -58,25 +59,16 @@ impl KeyslotOptions {
         Self { number: None, pbkdf: None }
     }
 
-    /// The number of the new keyslot.
-    #[must_use]
-    pub fn number(mut self, number: u32) -> Self {
-        self.number = Some(number);
-        self
-    }
+    setters! {
+        /// The number of the new keyslot.
+        number(options, number: u32) options.number = Some(number);
 
-    /// PBKDF2 with a number of rounds, at least 1000.
-    #[must_use]
-    pub fn pbkdf2(mut self, rounds: u32) -> Self {
-        self.pbkdf = Some(pbkdf2(rounds));
-        self
-    }
+        /// PBKDF2 with a number of rounds, at least 1000.
+        pbkdf2(options, rounds: u32) options.pbkdf = Some(pbkdf2(rounds));
 
-    /// Argon2id with a number of passes, memory in KiB and threads.
-    #[must_use]
-    pub fn argon2id(mut self, passes: u32, memory_kib: u32, threads: u32) -> Self {
-        self.pbkdf = Some(argon2id(passes, memory_kib, threads));
-        self
+        /// Argon2id with a number of passes, memory in KiB and threads.
+        argon2id(options, passes: u32, memory_kib: u32, threads: u32)
+            options.pbkdf = Some(argon2id(passes, memory_kib, threads));
     }
 }
 

@@ -49,6 +49,7 @@ mod open;
 mod options;
 mod reencrypt;
 mod sectors;
+mod setters;
 mod traces;
 mod turn;
 mod veracrypt;

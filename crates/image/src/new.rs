@@ -4,10 +4,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use underseal_cipher::{Key, SectorSize};
-use underseal_volume::{Pbkdf, ReadAt, Version, signature};
+use underseal_volume::{Contents, Pbkdf, ReadAt, Version};
 
 use crate::header::{argon2id, pbkdf2};
 use crate::lower::Lower;
+use crate::setters::setters;
 use crate::traces::without_traces;
 use crate::{Error, ErrorKind, Header, Result};
 
@@ -46,67 +47,34 @@ impl FormatOptions {
         Self { version: Version::Luks1, pbkdf: Pbkdf::pbkdf2(), ..Self::luks2() }
     }
 
-    /// The cipher in dm-crypt's form: `aes-xts-plain64`.
-    #[must_use]
-    pub fn cipher(mut self, cipher: impl Into<String>) -> Self {
-        self.cipher = cipher.into();
-        self
-    }
+    setters! {
+        /// The cipher in dm-crypt's form: `aes-xts-plain64`.
+        cipher(options, cipher: impl Into<String>) options.cipher = cipher.into();
 
-    /// The length of the volume key in bytes.
-    #[must_use]
-    pub fn key_size(mut self, bytes: usize) -> Self {
-        self.key_size = Some(bytes);
-        self
-    }
+        /// The length of the volume key in bytes.
+        key_size(options, bytes: usize) options.key_size = Some(bytes);
 
-    /// LUKS2: the size of an encryption sector, 512 to 4096 bytes.
-    #[must_use]
-    pub fn sector_size(mut self, bytes: u32) -> Self {
-        self.sector_size = Some(bytes);
-        self
-    }
+        /// LUKS2: the size of an encryption sector, 512 to 4096 bytes.
+        sector_size(options, bytes: u32) options.sector_size = Some(bytes);
 
-    /// PBKDF2 with a number of rounds, at least 1000.
-    #[must_use]
-    pub fn pbkdf2(mut self, rounds: u32) -> Self {
-        self.pbkdf = pbkdf2(rounds);
-        self
-    }
+        /// PBKDF2 with a number of rounds, at least 1000.
+        pbkdf2(options, rounds: u32) options.pbkdf = pbkdf2(rounds);
 
-    /// LUKS2: Argon2id with a number of passes, memory in KiB and threads.
-    #[must_use]
-    pub fn argon2id(mut self, passes: u32, memory_kib: u32, threads: u32) -> Self {
-        self.pbkdf = argon2id(passes, memory_kib, threads);
-        self
-    }
+        /// LUKS2: Argon2id with a number of passes, memory in KiB and threads.
+        argon2id(options, passes: u32, memory_kib: u32, threads: u32)
+            options.pbkdf = argon2id(passes, memory_kib, threads);
 
-    /// LUKS2: a label of up to 47 bytes.
-    #[must_use]
-    pub fn label(mut self, label: impl Into<String>) -> Self {
-        self.label = label.into();
-        self
-    }
+        /// LUKS2: a label of up to 47 bytes.
+        label(options, label: impl Into<String>) options.label = label.into();
 
-    /// The UUID; a random one by default.
-    #[must_use]
-    pub fn uuid(mut self, uuid: impl Into<String>) -> Self {
-        self.uuid = Some(uuid.into());
-        self
-    }
+        /// The UUID; a random one by default.
+        uuid(options, uuid: impl Into<String>) options.uuid = Some(uuid.into());
 
-    /// Puts the header into another file, which is made or overwritten.
-    #[must_use]
-    pub fn header(mut self, path: impl Into<PathBuf>) -> Self {
-        self.header = Some(path.into());
-        self
-    }
+        /// Puts the header into another file, which is made or overwritten.
+        header(options, path: impl Into<PathBuf>) options.header = Some(path.into());
 
-    /// Whether formatting overwrites existing data.
-    #[must_use]
-    pub fn force(mut self, force: bool) -> Self {
-        self.force = force;
-        self
+        /// Whether formatting overwrites existing data.
+        force(options, force: bool) options.force = force;
     }
 
     fn options(&self) -> Result<underseal_volume::FormatOptions> {
@@ -134,9 +102,9 @@ impl Header {
     /// is written.
     ///
     /// # Errors
-    /// `BadOption` for options that do not fit, and when the image holds another header or file
-    /// system, unless forced; `TooSmall`; `Busy` when another program uses the image; `Io`,
-    /// `Memory`.
+    /// `BadOption` for options that do not fit, and when the image holds a header (of LUKS,
+    /// BitLocker or CoreStorage), a file system or a partition table, unless forced; `TooSmall`;
+    /// `Busy` when another program uses the image; `Io`, `Memory`.
     pub fn format(path: impl AsRef<Path>, passphrase: &[u8], options: &FormatOptions) -> Result<Self> {
         let path = path.as_ref();
         let format = || -> Result<()> {
@@ -191,18 +159,8 @@ fn made(path: &Path, force: bool) -> Result<(Lower, Option<NewFile<'_>>)> {
     Ok((Lower::open_header(path, true)?, new))
 }
 
-/// Refuses to overwrite a header or a file system.
+/// Refuses to overwrite a header, a file system or another known format.
 pub(crate) fn refuse_what_is_there(on: &Lower) -> Result<()> {
-    let failed = |e| Error::new(ErrorKind::Io, "cannot read what is there").with_source(e);
-    let len = ReadAt::size(on).map_err(failed)?.min(signature::LOOKED_AT);
-    let mut start = vec![0; usize::try_from(len).unwrap_or(0)];
-    on.read_exact_at(&mut start, 0).map_err(failed)?;
-    let refuse = |name: &str| {
-        let what = format!("the image holds {name}; pass force to overwrite it");
-        Err(Error::new(ErrorKind::BadOption, what))
-    };
-    if underseal_volume::Header::read(on).is_ok() {
-        return refuse("a LUKS header");
-    }
-    signature::signature(&start).map_or(Ok(()), refuse)
+    let Contents::Known(name) = Contents::of(on)? else { return Ok(()) };
+    Err(Error::new(ErrorKind::BadOption, format!("the image holds {name}; pass force to overwrite it")))
 }

@@ -11,6 +11,7 @@ use underseal_volume::{ActivateOptions, LockTo, ReadAt, ReencryptionLock, Unlock
 use crate::foreign::{self, TcryptOptions};
 use crate::layer::Layer;
 use crate::lower::{Lower, LowerDevice};
+use crate::setters::setters;
 use crate::traces::without_traces;
 use crate::{Error, ErrorKind, Image, Result};
 
@@ -136,39 +137,21 @@ impl OpenOptions {
         Ok(self)
     }
 
-    /// Reads the header from another file than the data.
-    #[must_use]
-    pub fn header(mut self, path: impl Into<PathBuf>) -> Self {
-        self.header = Some(path.into());
-        self
-    }
+    setters! {
+        /// Reads the header from another file than the data.
+        header(options, path: impl Into<PathBuf>) options.header = Some(path.into());
 
-    /// Tries one keyslot only.
-    #[must_use]
-    pub fn keyslot(mut self, number: u32) -> Self {
-        self.keyslot = Some(number);
-        self
-    }
+        /// Tries one keyslot only.
+        keyslot(options, number: u32) options.keyslot = Some(number);
 
-    /// Allows writes. The image is locked for this program alone.
-    #[must_use]
-    pub fn writable(mut self, writable: bool) -> Self {
-        self.writable = writable;
-        self
-    }
+        /// Allows writes. The image is locked for this program alone.
+        writable(options, writable: bool) options.writable = writable;
 
-    /// Accepts a header that names `cipher_null`, which encrypts nothing.
-    #[must_use]
-    pub fn allow_null(mut self, allowed: bool) -> Self {
-        self.allow_null = allowed;
-        self
-    }
+        /// Accepts a header that names `cipher_null`, which encrypts nothing.
+        allow_null(options, allowed: bool) options.allow_null = allowed;
 
-    /// Passes discards to the lower device, which then shows which sectors are in use.
-    #[must_use]
-    pub fn allow_discards(mut self, allowed: bool) -> Self {
-        self.allow_discards = allowed;
-        self
+        /// Passes discards to the lower device, which then shows which sectors are in use.
+        allow_discards(options, allowed: bool) options.allow_discards = allowed;
     }
 
     /// Opens a plain volume, which has no header: a wrong cipher or key gives noise, not an error.
@@ -222,12 +205,10 @@ impl OpenOptions {
         self
     }
 
-    /// Opens the volume in a partition of the image, by its number. For an encrypted system of
-    /// TrueCrypt or VeraCrypt, whose header is the disk's, opens that partition of it.
-    #[must_use]
-    pub fn partition(mut self, number: u32) -> Self {
-        self.partition = Some(number);
-        self
+    setters! {
+        /// Opens the volume in a partition of the image, by its number. For an encrypted system of
+        /// TrueCrypt or VeraCrypt, whose header is the disk's, opens that partition of it.
+        partition(options, number: u32) options.partition = Some(number);
     }
 
     /// Opens the image at a path, an `nbd:` or `nbds:` URI, or an `rbd:` address.

@@ -68,11 +68,11 @@ fn bad(what: String) -> Error {
     Error::new(ErrorKind::BadOption, what)
 }
 
-fn number<T: FromStr>(name: &str, value: &str) -> Result<T> {
+pub(crate) fn number<T: FromStr>(name: &str, value: &str) -> Result<T> {
     value.parse().map_err(|_| bad(format!("option {name}: {value:?} is no number in its range")))
 }
 
-fn flag(name: &str, value: &str) -> Result<bool> {
+pub(crate) fn flag(name: &str, value: &str) -> Result<bool> {
     match value {
         "1" => Ok(true),
         "0" => Ok(false),

@@ -10,10 +10,11 @@
 //! ```
 
 mod begin;
+mod named;
 mod options;
 mod watch;
 
-use std::fs;
+use std::fs::{self, File};
 use std::ops::ControlFlow;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -92,6 +93,20 @@ impl Header {
         let path = path.as_ref();
         let reencrypt = || run(&Lower::open(path, true)?, passphrase, options, &mut progress);
         without_traces(reencrypt).map_err(|e| e.in_file(path))
+    }
+
+    /// As [`Header::reencrypt`], on a file or block device that is open already, for reading and
+    /// writing. The file is locked as one that is opened by its path.
+    ///
+    /// # Errors
+    /// As [`Header::reencrypt`].
+    pub fn reencrypt_file(
+        file: File,
+        passphrase: &[u8],
+        options: &ReencryptionOptions,
+        mut progress: impl FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<ReencryptionEnd> {
+        without_traces(|| run(&Lower::file(file, true)?, passphrase, options, &mut progress))
     }
 
     /// As [`Header::reencrypt`], on a program's own device, which is written to from several

@@ -10,6 +10,7 @@ use crate::foreign::password;
 use crate::lower::Lower;
 use crate::new::refuse_what_is_there;
 use crate::open::size_of;
+use crate::setters::setters;
 use crate::traces::without_traces;
 use crate::{Error, ErrorKind, Result};
 
@@ -84,41 +85,23 @@ impl VeracryptOptions {
         Ok(self)
     }
 
-    /// The sector size of the file system to be, 512 to 4096 bytes.
-    #[must_use]
-    pub fn sector_size(mut self, bytes: u32) -> Self {
-        self.sector_size = bytes;
-        self
-    }
+    setters! {
+        /// The sector size of the file system to be, 512 to 4096 bytes.
+        sector_size(options, bytes: u32) options.sector_size = bytes;
 
-    /// Leaves under the data what the image holds, which shows how much of it is ever written. By
-    /// default all of it is filled with random bytes.
-    #[must_use]
-    pub fn quick(mut self, quick: bool) -> Self {
-        self.quick = quick;
-        self
-    }
+        /// Leaves under the data what the image holds, which shows how much of it is ever written.
+        /// By default all of it is filled with random bytes.
+        quick(options, quick: bool) options.quick = quick;
 
-    /// Makes a hidden volume of this size at the end of a volume that is there. What the outer
-    /// file system has there is lost, so this wants [`VeracryptOptions::force`] too.
-    #[must_use]
-    pub fn hidden(mut self, bytes: u64) -> Self {
-        self.hidden = Some(bytes);
-        self
-    }
+        /// Makes a hidden volume of this size at the end of a volume that is there. What the outer
+        /// file system has there is lost, so this wants [`VeracryptOptions::force`] too.
+        hidden(options, bytes: u64) options.hidden = Some(bytes);
 
-    /// Adds a key file, or all files of a folder.
-    #[must_use]
-    pub fn key_file(mut self, path: impl Into<PathBuf>) -> Self {
-        self.key_files.push(path.into());
-        self
-    }
+        /// Adds a key file, or all files of a folder.
+        key_file(options, path: impl Into<PathBuf>) options.key_files.push(path.into());
 
-    /// Overwrites what is there.
-    #[must_use]
-    pub fn force(mut self, force: bool) -> Self {
-        self.force = force;
-        self
+        /// Overwrites what is there.
+        force(options, force: bool) options.force = force;
     }
 }
 

@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBool;
 use underseal_image::{Formatted, Header, ReencryptionEnd, ReencryptionOptions, Result, VeracryptOptions};
@@ -75,17 +74,8 @@ pub(crate) struct ReencryptionRequest {
 
 impl ReencryptionRequest {
     fn options(self, keep_passphrases: &[Zeroizing<Vec<u8>>]) -> PyResult<ReencryptionOptions> {
-        let mut options = match self.mode.as_str() {
-            "reencrypt" => ReencryptionOptions::new(),
-            "encrypt" => ReencryptionOptions::encrypt(),
-            "decrypt" => ReencryptionOptions::decrypt(),
-            "resume" => ReencryptionOptions::resume(),
-            mode => {
-                let what = format!("mode {mode:?} is none of reencrypt, encrypt, decrypt and resume");
-                return Err(PyValueError::new_err(what));
-            }
-        };
-        options = options.keep_key(self.keep_key).lose_keyslots(self.lose_keyslots).force(self.force);
+        let options = ReencryptionOptions::new().set("mode", &self.mode).map_err(|e| exception(&e))?;
+        let mut options = options.keep_key(self.keep_key).lose_keyslots(self.lose_keyslots).force(self.force);
         if let Some(cipher) = self.cipher {
             options = options.cipher(cipher);
         }

@@ -3,20 +3,38 @@
 /// The number of bytes to check: every common filesystem and partition table has a signature there.
 pub const LOOKED_AT: u64 = 1 << 20;
 
-/// Offset, bytes, and the format's name.
-const SIGNATURES: [(usize, &[u8], &str); 11] = [
+/// Offset, bytes, and the format's name. The mark of a boot sector is last: other formats have it too.
+const SIGNATURES: [(usize, &[u8], &str); 23] = [
     (0, b"QFI\xfb", "a qcow2 image"),
     (0, b"XFSB", "an XFS filesystem"),
     (0, b"hsqs", "a squashfs filesystem"),
+    (0, b"integrt\0", "an integrity volume"),
+    (0, b"verity\0\0", "a dm-verity tree"),
+    (3, b"-FVE-FS-", "a BitLocker volume"),
+    (424, BITLOCKER_NORMAL, "a BitLocker To Go volume"),
+    (424, BITLOCKER_ON_WRITE, "a BitLocker To Go volume"),
+    // The algorithm of its checksums follows, CRC-32C.
+    (88, b"CS\x01\0\0\0", "a CoreStorage (FileVault 2) volume"),
+    (32, b"NXSB", "an APFS container"),
     (3, b"NTFS    ", "an NTFS filesystem"),
+    (3, b"EXFAT   ", "an exFAT filesystem"),
     (82, b"FAT32   ", "a FAT filesystem"),
+    (54, b"FAT16   ", "a FAT filesystem"),
+    (54, b"FAT12   ", "a FAT filesystem"),
     (512, b"EFI PART", "a GPT partition table"),
+    (4096, b"EFI PART", "a GPT partition table"),
     (536, b"LVM2 001", "an LVM physical volume"),
     (0x438, b"\x53\xef", "an ext2, ext3 or ext4 filesystem"),
     (4086, b"SWAPSPACE2", "swap space"),
+    (0x8001, b"CD001", "an ISO 9660 filesystem"),
     (0x10040, b"_BHRfS_M", "a btrfs filesystem"),
     (510, b"\x55\xaa", "a boot sector or partition table"),
 ];
+
+/// BitLocker's GUID of volumes that are encrypted whole, as its bytes lie on disk.
+const BITLOCKER_NORMAL: &[u8] = b"\x3b\xd6\x67\x49\x29\x2e\xd8\x4a\x83\x99\xf6\xa3\x39\xe3\xd0\x01";
+/// BitLocker's GUID of volumes that are encrypted as they are written.
+const BITLOCKER_ON_WRITE: &[u8] = b"\x3b\x4d\xa8\x92\x80\xdd\x0e\x4d\x9e\x4e\xb1\xe3\x28\x4e\xae\xd8";
 
 /// Sectors of 512 bytes with superblocks of formats that can be used even if sector 0 is lost.
 /// Marks on disk refer to places in this list, so new sectors are added at its end.

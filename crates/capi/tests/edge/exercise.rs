@@ -6,6 +6,7 @@
 #![allow(unsafe_code, reason = "the functions are C's")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::sync::{Mutex, MutexGuard};
 
 // The library that the functions below are linked with.
 use underseal as _;
@@ -39,6 +40,16 @@ unsafe extern "C" {
     fn underseal_discard(handle: *const c_void, offset: u64, len: u64) -> c_int;
     fn underseal_info_json(handle: *const c_void, json: *mut *mut c_char) -> c_int;
     fn underseal_string_free(text: *mut c_char);
+    fn underseal_set_reencryption(h: *mut c_void, name: *const c_char, value: *const c_char) -> c_int;
+    fn underseal_keep_passphrase(handle: *mut c_void, bytes: *const u8, len: usize) -> c_int;
+    fn underseal_reencrypt(
+        handle: *mut c_void,
+        bytes: *const u8,
+        len: usize,
+        progress: Option<unsafe extern "C" fn(*mut c_void, u64, u64) -> c_int>,
+        argument: *mut c_void,
+        finished: *mut c_int,
+    ) -> c_int;
     fn underseal_keyslot_remove(handle: *mut c_void, keyslot: c_int, last: c_int) -> c_int;
 }
 
@@ -58,6 +69,19 @@ const NAMES: [&str; 13] = [
     "backup-header",
     "other-device",
 ];
+/// Names that options of a reencryption have.
+const REENCRYPTION: [&str; 10] = [
+    "mode",
+    "cipher",
+    "key-size",
+    "sector-size",
+    "keep-key",
+    "resilience",
+    "resilience-hash",
+    "reduce",
+    "lose-keyslots",
+    "force",
+];
 /// Values that options have.
 const VALUES: [&str; 13] = [
     "plain",
@@ -73,6 +97,22 @@ const VALUES: [&str; 13] = [
     "plain:16",
     "4096",
     "18446744073709551615",
+];
+/// Values that options of a reencryption have.
+const REENCRYPTION_VALUES: [&str; 13] = [
+    "reencrypt",
+    "encrypt",
+    "decrypt",
+    "resume",
+    "1",
+    "0",
+    "aes-xts-plain64",
+    "checksum",
+    "journal",
+    "none",
+    "sha256",
+    "4096",
+    "33554432",
 ];
 /// Bytes of one read or write.
 const MOST: usize = 9000;
@@ -96,11 +136,17 @@ impl Device {
 }
 
 /// # Safety
-/// As the header says of callbacks; the argument is a [`Device`].
+/// The argument is a device behind a mutex: a reencryption calls from several threads.
+unsafe fn lock<'d>(argument: *mut c_void) -> MutexGuard<'d, Device> {
+    // SAFETY: the caller's promise.
+    unsafe { &*argument.cast::<Mutex<Device>>() }.lock().expect("no function of the device panics")
+}
+
+/// # Safety
+/// As the header says of callbacks; the argument is that of [`lock`].
 unsafe extern "C" fn pread(argument: *mut c_void, buffer: *mut u8, len: usize, offset: u64) -> c_int {
     // SAFETY: the library gives back the argument, and a buffer of this length.
-    let (device, buffer) =
-        unsafe { (&mut *argument.cast::<Device>(), std::slice::from_raw_parts_mut(buffer, len)) };
+    let (mut device, buffer) = unsafe { (lock(argument), std::slice::from_raw_parts_mut(buffer, len)) };
     buffer.fill(0);
     let from = usize::try_from(offset).unwrap_or(usize::MAX).min(device.bytes.len());
     let there = &device.bytes[from..device.bytes.len().min(from.saturating_add(len))];
@@ -112,8 +158,7 @@ unsafe extern "C" fn pread(argument: *mut c_void, buffer: *mut u8, len: usize, o
 /// As [`pread`].
 unsafe extern "C" fn pwrite(argument: *mut c_void, buffer: *const u8, len: usize, offset: u64) -> c_int {
     // SAFETY: as above.
-    let (device, buffer) =
-        unsafe { (&mut *argument.cast::<Device>(), std::slice::from_raw_parts(buffer, len)) };
+    let (mut device, buffer) = unsafe { (lock(argument), std::slice::from_raw_parts(buffer, len)) };
     let from = usize::try_from(offset).unwrap_or(usize::MAX).min(device.bytes.len());
     let room = &mut device.bytes[from..];
     let len = room.len().min(len);
@@ -125,7 +170,19 @@ unsafe extern "C" fn pwrite(argument: *mut c_void, buffer: *const u8, len: usize
 /// As [`pread`].
 unsafe extern "C" fn flush(argument: *mut c_void) -> c_int {
     // SAFETY: as above.
-    unsafe { (*argument.cast::<Device>()).answer() }
+    unsafe { lock(argument).answer() }
+}
+
+/// Stops a reencryption before so many steps are done.
+///
+/// # Safety
+/// The argument is a number, and the call's alone.
+unsafe extern "C" fn progress(argument: *mut c_void, done: u64, total: u64) -> c_int {
+    assert!(done <= total);
+    // SAFETY: as above.
+    let left = unsafe { &mut *argument.cast::<c_int>() };
+    *left -= 1;
+    c_int::from(*left <= 0)
 }
 
 /// Bytes of the input, taken from its front; zeros when there are no more.
@@ -160,8 +217,17 @@ impl Input<'_> {
     }
 }
 
-/// Does the calls. Returns whether a volume was unlocked.
-pub(crate) fn calls(input: &[u8]) -> bool {
+/// The calls that succeeded.
+#[derive(Default)]
+pub(crate) struct Reached {
+    /// A volume was unlocked.
+    pub(crate) unlocked: bool,
+    /// A reencryption ended, or was stopped.
+    pub(crate) reencrypted: bool,
+}
+
+/// Does the calls.
+pub(crate) fn calls(input: &[u8]) -> Reached {
     let mut input = Input(input);
     let len = usize::from(u16::from_le_bytes([input.byte(), input.byte()])).min(input.0.len());
     let (bytes, rest) = input.0.split_at(len);
@@ -173,8 +239,9 @@ pub(crate) fn calls(input: &[u8]) -> bool {
     }
     let mut device = Device { bytes, patience: input.byte().into(), odd: 0 };
     device.odd = c_int::from(input.byte() as i8) * 200;
+    let device = Mutex::new(device);
     let mut callbacks = Callbacks {
-        argument: (&raw mut device).cast(),
+        argument: (&raw const device).cast_mut().cast(),
         size: input.number(),
         pread: Some(pread),
         pwrite: None,
@@ -191,8 +258,8 @@ pub(crate) fn calls(input: &[u8]) -> bool {
 
 /// # Safety
 /// The callbacks' device lives until the function returns.
-unsafe fn run(input: &mut Input<'_>, callbacks: &Callbacks) -> bool {
-    let mut unlocked = false;
+unsafe fn run(input: &mut Input<'_>, callbacks: &Callbacks) -> Reached {
+    let mut reached = Reached::default();
     let mut plain = false;
     // SAFETY: as above.
     unsafe {
@@ -206,11 +273,14 @@ unsafe fn run(input: &mut Input<'_>, callbacks: &Callbacks) -> bool {
             code == 0
         };
         ended(underseal_set_callbacks(handle, callbacks));
+        for (name, value) in [(c"pbkdf2", c"1000"), (c"hotzone-size", c"65536")] {
+            assert!(ended(underseal_set_reencryption(handle, name.as_ptr(), value.as_ptr())));
+        }
         for _ in 0..CALLS {
             if input.0.is_empty() {
                 break;
             }
-            match input.byte() % 16 {
+            match input.byte() % 19 {
                 0 | 1 => {
                     let (name, value) = (input.text(&NAMES), input.text(&VALUES));
                     // VeraCrypt's search is costly, and the two names open files.
@@ -236,11 +306,12 @@ unsafe fn run(input: &mut Input<'_>, callbacks: &Callbacks) -> bool {
                 }
                 6 | 7 => {
                     let key = input.bytes();
-                    unlocked |= ended(underseal_unlock_key(handle, key.as_ptr(), key.len()));
+                    reached.unlocked |= ended(underseal_unlock_key(handle, key.as_ptr(), key.len()));
                 }
                 8 if plain => {
                     let secret = input.bytes();
-                    unlocked |= ended(underseal_unlock_passphrase(handle, secret.as_ptr(), secret.len()));
+                    reached.unlocked |=
+                        ended(underseal_unlock_passphrase(handle, secret.as_ptr(), secret.len()));
                 }
                 9 => {
                     let (mut size, mut sector) = (0, 0);
@@ -265,6 +336,28 @@ unsafe fn run(input: &mut Input<'_>, callbacks: &Callbacks) -> bool {
                 }
                 13 => drop(ended(underseal_discard(handle, input.number(), input.number()))),
                 14 => drop(ended(underseal_flush(handle))),
+                16 => {
+                    let (name, value) = (input.text(&REENCRYPTION), input.text(&REENCRYPTION_VALUES));
+                    // Derivations and long steps are costly.
+                    if !matches!(name.as_bytes(), b"pbkdf2" | b"argon2id" | b"hotzone-size") {
+                        ended(underseal_set_reencryption(handle, name.as_ptr(), value.as_ptr()));
+                    }
+                }
+                17 => {
+                    let secret = input.bytes();
+                    ended(underseal_keep_passphrase(handle, secret.as_ptr(), secret.len()));
+                }
+                18 => {
+                    let (secret, mut finished) = (input.bytes(), -1);
+                    let mut steps = c_int::from(input.byte() % 8);
+                    let (bytes, len) = (secret.as_ptr(), secret.len());
+                    let argument = (&raw mut steps).cast();
+                    let code =
+                        underseal_reencrypt(handle, bytes, len, Some(progress), argument, &raw mut finished);
+                    let ended = ended(code);
+                    assert_eq!(ended, matches!(finished, 0 | 1));
+                    reached.reencrypted |= ended;
+                }
                 _ => {
                     let mut json = std::ptr::null_mut();
                     if ended(underseal_info_json(handle, &raw mut json)) {
@@ -278,5 +371,5 @@ unsafe fn run(input: &mut Input<'_>, callbacks: &Callbacks) -> bool {
         }
         underseal_free(handle);
     }
-    unlocked
+    reached
 }

@@ -3,6 +3,7 @@
 use std::fs::File;
 
 use underseal_cipher::{Key, SectorSize};
+use underseal_formats::PlainDataDoubt;
 use underseal_volume::luks2::{
     self, BeginOptions, DecryptOptions, EncryptOptions, NewKey, NewVolume, Passphrase, UnfinishedStart,
 };
@@ -173,6 +174,9 @@ fn encrypt(data: &Lower, passphrase: &Key, options: &ReencryptionOptions) -> Res
     // The data may have been made for a disk with these.
     let sector_size = options.new_sectors()?.unwrap_or(SectorSize::S512);
     fits(SectorFit::of_plain(sector_size, data)?, sector_size, true)?;
+    if let (false, Some(doubt)) = (options.force, PlainDataDoubt::find(data)?) {
+        return Err(bad(format!("{doubt}: pass force to encrypt it as it is")));
+    }
     let protection = match options.reduce {
         Some(_) => Protection::None,
         None => protection(data, options, &[(cipher.clone(), sector_size)])?,

@@ -7,6 +7,7 @@ use underseal_volume::reencrypt::{Mode, WantedProtection};
 use underseal_volume::{Hash, Pbkdf};
 
 use crate::header::{argon2id, pbkdf2};
+use crate::setters::setters;
 use crate::{Error, ErrorKind, Result};
 
 /// The change that is made to a closed volume, or to plain data, and how. Passphrases are copied
@@ -88,34 +89,20 @@ impl ReencryptionOptions {
         }
     }
 
-    /// The new cipher in dm-crypt's form: `aes-xts-plain64`.
-    #[must_use]
-    pub fn cipher(mut self, cipher: impl Into<String>) -> Self {
-        self.cipher = Some(cipher.into());
-        self
-    }
+    setters! {
+        /// The new cipher in dm-crypt's form: `aes-xts-plain64`.
+        cipher(options, cipher: impl Into<String>) options.cipher = Some(cipher.into());
 
-    /// The length of the new volume key in bytes; the old one's by default, or the cipher's
-    /// largest.
-    #[must_use]
-    pub fn key_size(mut self, bytes: usize) -> Self {
-        self.key_size = Some(bytes);
-        self
-    }
+        /// The length of the new volume key in bytes; the old one's by default, or the cipher's
+        /// largest.
+        key_size(options, bytes: usize) options.key_size = Some(bytes);
 
-    /// The new size of an encryption sector, 512 to 4096 bytes. Larger sectors than the blocks of
-    /// the file system on the volume are refused; where that is not known, unless forced.
-    #[must_use]
-    pub fn sector_size(mut self, bytes: u32) -> Self {
-        self.sector_size = Some(bytes);
-        self
-    }
+        /// The new size of an encryption sector, 512 to 4096 bytes. Larger sectors than the blocks
+        /// of the file system on the volume are refused; where that is not known, unless forced.
+        sector_size(options, bytes: u32) options.sector_size = Some(bytes);
 
-    /// Keeps the volume's key: only the cipher or the sector size changes.
-    #[must_use]
-    pub fn keep_key(mut self, keep: bool) -> Self {
-        self.keep_key = keep;
-        self
+        /// Keeps the volume's key: only the cipher or the sector size changes.
+        keep_key(options, keep: bool) options.keep_key = keep;
     }
 
     /// The protection of a step that a crash interrupts: `checksum`, `journal`, or `none`, with
@@ -143,28 +130,19 @@ impl ReencryptionOptions {
         Ok(self)
     }
 
-    /// The most bytes of a step: 64 MiB by default, or as many as the header has room to protect.
-    #[must_use]
-    pub fn hotzone_size(mut self, bytes: u64) -> Self {
-        self.hotzone_size = Some(bytes);
-        self
-    }
+    setters! {
+        /// The most bytes of a step: 64 MiB by default, or as many as the header has room to
+        /// protect.
+        hotzone_size(options, bytes: u64) options.hotzone_size = Some(bytes);
 
-    /// Gives up the last bytes of the image for a header in front of the data, which move by half
-    /// of that: what lies there is lost, so make the file system smaller before. Of a volume that
-    /// has a header it gives the header more room.
-    #[must_use]
-    pub fn reduce(mut self, bytes: u64) -> Self {
-        self.reduce = Some(bytes);
-        self
-    }
+        /// Gives up the last bytes of the image for a header in front of the data, which move by
+        /// half of that: what lies there is lost, so make the file system smaller before. Of a
+        /// volume that has a header it gives the header more room.
+        reduce(options, bytes: u64) options.reduce = Some(bytes);
 
-    /// The header is in this file; for an encryption, or the decryption of a volume with a header
-    /// in front, a new one.
-    #[must_use]
-    pub fn header(mut self, path: impl Into<PathBuf>) -> Self {
-        self.header = Some(path.into());
-        self
+        /// The header is in this file; for an encryption, or the decryption of a volume with a
+        /// header in front, a new one.
+        header(options, path: impl Into<PathBuf>) options.header = Some(path.into());
     }
 
     /// Keeps another keyslot, which this passphrase opens. A new key needs the passphrase of each
@@ -177,42 +155,26 @@ impl ReencryptionOptions {
         Ok(self)
     }
 
-    /// Gives up the keyslots whose passphrases are not given: they open nothing afterwards.
-    #[must_use]
-    pub fn lose_keyslots(mut self, lose: bool) -> Self {
-        self.lose_keyslots = lose;
-        self
-    }
+    setters! {
+        /// Gives up the keyslots whose passphrases are not given: they open nothing afterwards.
+        lose_keyslots(options, lose: bool) options.lose_keyslots = lose;
 
-    /// Makes sectors larger although nothing is known of what is on the volume, and decrypts over
-    /// the start of an image that has no header any more.
-    #[must_use]
-    pub fn force(mut self, force: bool) -> Self {
-        self.force = force;
-        self
-    }
+        /// Makes sectors larger although nothing is known of what is on the volume, decrypts over
+        /// the start of an image that has no header any more, and encrypts data that are a
+        /// BitLocker or FileVault 2 volume, or a whole disk with a partition table.
+        force(options, force: bool) options.force = force;
 
-    /// The keyslot of [`ReencryptionOptions::encrypt`]: PBKDF2 with a number of rounds, at least
-    /// 1000.
-    #[must_use]
-    pub fn pbkdf2(mut self, rounds: u32) -> Self {
-        self.pbkdf = pbkdf2(rounds);
-        self
-    }
+        /// The keyslot of [`ReencryptionOptions::encrypt`]: PBKDF2 with a number of rounds, at
+        /// least 1000.
+        pbkdf2(options, rounds: u32) options.pbkdf = pbkdf2(rounds);
 
-    /// The keyslot of [`ReencryptionOptions::encrypt`]: Argon2id with a number of passes, memory in
-    /// KiB and threads.
-    #[must_use]
-    pub fn argon2id(mut self, passes: u32, memory_kib: u32, threads: u32) -> Self {
-        self.pbkdf = argon2id(passes, memory_kib, threads);
-        self
-    }
+        /// The keyslot of [`ReencryptionOptions::encrypt`]: Argon2id with a number of passes,
+        /// memory in KiB and threads.
+        argon2id(options, passes: u32, memory_kib: u32, threads: u32)
+            options.pbkdf = argon2id(passes, memory_kib, threads);
 
-    /// The label of the header of [`ReencryptionOptions::encrypt`], of up to 47 bytes.
-    #[must_use]
-    pub fn label(mut self, label: impl Into<String>) -> Self {
-        self.label = label.into();
-        self
+        /// The label of the header of [`ReencryptionOptions::encrypt`], of up to 47 bytes.
+        label(options, label: impl Into<String>) options.label = label.into();
     }
 
     /// Refuses options that do not fit each other.

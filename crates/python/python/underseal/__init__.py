@@ -462,7 +462,8 @@ def reencrypt(
     too, and is raised. What was stopped, killed or cut off by a power cut goes on with ``mode="resume"``, or with the same
     call, or in cryptsetup; meanwhile the volume opens for reading. ``resilience`` is ``"checksum"``, ``"journal"`` or
     ``"none"``, with which a crash loses data. ``force`` makes sectors larger although nothing is known of what is on the
-    volume, and decrypts over the start of an image that has no header any more.
+    volume, decrypts over the start of an image that has no header any more, and encrypts data that are a BitLocker or
+    FileVault 2 volume, or a whole disk with a partition table.
 
     >>> half = lambda done, total: done < total // 2
     >>> reencrypt("disk.img", "correct horse", cipher="serpent-xts-plain64", hotzone_size=1 << 20, progress=half)
@@ -511,7 +512,7 @@ def format_veracrypt(
     Old headers are overwritten first, then the data are filled with random bytes (not with ``quick``), and the new headers are
     written last. ``progress(done, total)`` is called about each MiB; when it returns ``False`` or raises, the filling stops,
     and nothing opens. ``hidden_size`` makes a hidden volume of so many bytes at the end of a volume that is there: what the
-    outer file system has there is lost, so this needs ``force``, which else overwrites a LUKS header or file system.
+    outer file system has there is lost, so this needs ``force``, which else overwrites a header, file system or partition table.
 
     ``cipher`` is ``"aes"``, ``"serpent-twofish-aes"``, ``"AES(Twofish)"``; ``hash`` is ``"sha512"``, ``"whirlpool"``,
     ``"argon2id"``. A ``pim`` with fewer rounds than the default wants a passphrase of 20 bytes, or ``keyfiles``.

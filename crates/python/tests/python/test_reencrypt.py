@@ -53,6 +53,22 @@ class Reencryption(Case):
         with self.assertRaisesRegex(ValueError, "no reencryption is under way"):
             underseal.reencrypt(self.path, "secret", mode="resume")
 
+    def test_a_bitlocker_volume_is_encrypted_and_overwritten_by_force_only(self):
+        plain = bytearray(os.urandom(2 << 20))
+        plain[3:11] = b"-FVE-FS-"
+        path, header = self.path + ".bitlocker", self.path + ".header"
+        with open(path, "xb") as file:
+            file.write(plain)
+        encrypt = {"mode": "encrypt", "header": header, "pbkdf": CHEAP}
+        with self.assertRaisesRegex(ValueError, "BitLocker.*force"):
+            underseal.reencrypt(path, "secret", **encrypt)
+        with self.assertRaisesRegex(ValueError, "BitLocker.*force"):
+            underseal.format(path, "secret", pbkdf=CHEAP)
+        self.assertFalse(os.path.exists(header))
+        self.assertIs(underseal.reencrypt(path, "secret", **encrypt, force=True), True)
+        with underseal.open(path, passphrase="secret", header=header) as volume:
+            self.assertTrue(volume.read_at(0, len(plain)) == plain)
+
     def test_an_exception_of_the_progress_stops_and_is_raised(self):
         class Enough(Exception):
             pass

@@ -1,6 +1,5 @@
 //! `underseal format`.
 
-mod contents;
 mod destination;
 mod plain_size;
 mod report;
@@ -187,9 +186,7 @@ fn plan_layer(layer: &IntegrityLayer, image: &Destination) -> Result<integrity::
 
 /// Asks before existing data are overwritten.
 fn allow_overwriting(on: &Destination, force: bool) -> Result<()> {
-    let Some(found) = on.contents().map_err(|e| Error::io(on.path(), "cannot read", e))? else {
-        return Ok(());
-    };
+    let Some(found) = on.contents()? else { return Ok(()) };
     let image = on.path().display();
     if force || confirm(&format!("{image} holds {found}. It will be lost for ever."))? {
         return Ok(());

@@ -1,5 +1,8 @@
 //! `reencrypt`.
 
+use std::path::Path;
+
+use underseal_formats::PlainDataDoubt;
 use underseal_volume::Header;
 
 use super::Words;
@@ -30,6 +33,7 @@ pub(super) fn run(args: &Args, words: &Words<'_>) -> Result<()> {
         return Err(Failure::wrong("Option --new-volume-key-file must be paired with --new-key-size"));
     }
     refuse_what_lies_in_front(args, words)?;
+    refuse_partitions(args, words)?;
     let nobody = args.batch_mode || from_stdin().is_some();
     let loses = loses_passphrases(args, words);
     // As in cryptsetup: a line of stdin for each keyslot.
@@ -94,6 +98,21 @@ fn refuse_what_lies_in_front(args: &Args, words: &Words<'_>) -> Result<()> {
         let line =
             "LUKS2 decryption is supported with detached header device only (with data offset set to 0).";
         return Err(Failure::wrong(line));
+    }
+    Ok(())
+}
+
+/// Refuses to begin the encryption of a disk with a partition table, as cryptsetup does, which takes
+/// the table for broken LUKS metadata.
+fn refuse_partitions(args: &Args, words: &Words<'_>) -> Result<()> {
+    let begins = (args.encrypt || args.new) && !args.resume_only;
+    let is_begun = args.header.as_ref().is_some_and(|header| Path::new(header).exists());
+    let (true, false, Some(device)) = (begins, is_begun, words.get(0)) else { return Ok(()) };
+    let found = open_header(device.as_ref(), true).ok().map(|on| PlainDataDoubt::find(&*on));
+    if let Some(Ok(Some(PlainDataDoubt::Partitioned))) = found {
+        let device = Path::new(device).display();
+        let line = format!("Device {device} contains a partition table. Aborting operation.");
+        return Err(Failure::wrong(&line));
     }
     Ok(())
 }

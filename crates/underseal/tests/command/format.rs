@@ -169,7 +169,9 @@ fn qemu_and_underseal_read_each_others_luks1_volumes() {
 #[test]
 fn data_is_overwritten_by_force_only() {
     let place = Place::new();
-    let signatures: [(u64, &[u8], &str); 4] = [
+    let signatures: [(u64, &[u8], &str); 6] = [
+        (3, b"-FVE-FS-", "a BitLocker volume"),
+        (88, b"CS\x01\0\0\0", "a CoreStorage (FileVault 2) volume"),
         (0x438, b"\x53\xef", "ext4"),
         (512, b"EFI PART", "GPT"),
         (0, b"XFSB", "XFS"),

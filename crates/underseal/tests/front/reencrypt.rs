@@ -71,6 +71,29 @@ fn plain_data_are_encrypted_and_decrypted_alike() {
 }
 
 #[test]
+fn a_bitlocker_volume_is_encrypted_in_batch_mode_and_a_whole_disk_refused_in_both() {
+    let pair = Pair::new();
+    let mut disk = bytes(seed("a_bitlocker_volume_is_encrypted_in_batch_mode"), 2 << 20);
+    disk[..11].copy_from_slice(b"\xeb\x58\x90-FVE-FS-");
+    pair.file("disk", &disk);
+    let encrypt = |header| ["reencrypt", "-q", "--encrypt", "--header", header, "disk"];
+    pair.succeed(&[&encrypt("header")[..], &CHEAP].concat(), "secret\n");
+
+    // An MBR with one partition.
+    disk[..512].fill(0);
+    disk[446..462].copy_from_slice(b"\x80\0\0\0\x83\0\0\0\0\x04\0\0\0\x04\0\0");
+    disk[510..512].copy_from_slice(b"\x55\xaa");
+    pair.file("disk", &disk);
+    let refused = pair.agree(&[&encrypt("new")[..], &CHEAP].concat(), "secret\n");
+    assert!(!refused.ours.status.success(), "{}", all(&refused.ours));
+    assert!(all(&refused.ours).contains("contains a partition table"), "{}", all(&refused.ours));
+    for whose in ["theirs", "ours"] {
+        assert!(std::fs::read(pair.folder(whose).join("disk")).unwrap() == disk, "of {whose}");
+        assert!(!pair.folder(whose).join("new").exists(), "of {whose}");
+    }
+}
+
+#[test]
 fn sectors_larger_than_the_file_systems_blocks_are_refused_in_both() {
     let pair = Pair::new();
     pair.image("disk", 64 << 20);

@@ -205,7 +205,7 @@ fn all_that_will_be_lost_is_said_at_once() {
     let ran = Ran::from(crate::support::output(reencrypt(&volume, options).stdin(Stdio::null())));
     assert_eq!(ran.code, Some(2), "{ran:?}");
     for words in
-        ["3 things are lost", "1. ", "keyslots 1", "2. ", "a power cut", "3. ", "behind its first 16 MiB"]
+        ["3 things need consent", "1. ", "keyslots 1", "2. ", "a power cut", "3. ", "behind its first 16 MiB"]
     {
         assert!(ran.err.contains(words), "{words}: {ran:?}");
     }

@@ -4,6 +4,7 @@
 //!   alone.rs    a closed volume: new key, cipher, sectors; stopped and resumed; losses; prompts
 //!   both.rs     what is stopped here goes on in cryptsetup, and the other way round
 //!   plain.rs    encrypted and decrypted where it lies
+//!   doubts.rs   data that are encrypted in place after a word only
 //!   tables.rs   volumes without a header
 //!   keys.rs     keyslots with different passphrases
 //!   kernels.rs  a block device below, a file system above
@@ -13,6 +14,7 @@
 
 mod alone;
 mod both;
+mod doubts;
 mod kernels;
 mod keys;
 mod online;

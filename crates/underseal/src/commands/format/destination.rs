@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use underseal_device::{Device, FileDevice, OpenOptions};
-use underseal_volume::{Header, NewHeader, Target};
+use underseal_volume::{Contents, Header, NewHeader, Target};
 
-use super::contents;
 use crate::error::{Error, Result};
 use crate::loop_file;
 use crate::lower::{DeviceBytes, Lower, is_remote};
@@ -151,12 +150,13 @@ impl Destination {
     }
 
     /// Describes the contents; `None` where the image begins with zeros.
-    pub(super) fn contents(&self) -> io::Result<Option<&'static str>> {
-        match &self.place {
-            Medium::Absent => Ok(None),
-            Medium::File(device) => contents::of(device.file()),
-            Medium::Remote(_, remote) => contents::of(&**remote),
-        }
+    pub(super) fn contents(&self) -> Result<Option<&'static str>> {
+        let contents = match &self.place {
+            Medium::Absent => Ok(Contents::Zeros),
+            Medium::File(device) => Contents::of(device.file()),
+            Medium::Remote(_, remote) => Contents::of(&**remote),
+        };
+        Ok(contents.map_err(|e| e.in_file(&self.path))?.name())
     }
 
     /// Returns the device that existed before.

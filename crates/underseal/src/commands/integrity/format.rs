@@ -125,11 +125,7 @@ fn allow_overwriting(head: &dyn Disk, path: &Path, start: u64, force: bool) -> R
     if force || there.iter().all(|byte| *byte == 0) {
         return Ok(());
     }
-    let found = if there.starts_with(b"integrt\0") {
-        "an integrity volume"
-    } else {
-        signature(&there).unwrap_or("data")
-    };
+    let found = signature(&there).unwrap_or("data");
     let image = path.display();
     if confirm(&format!("{image} holds {found}. It will be lost for ever."))? {
         return Ok(());

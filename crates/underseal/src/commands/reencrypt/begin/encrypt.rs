@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use underseal_cipher::SectorSize;
+use underseal_formats::Window;
 use underseal_volume::luks2::{EncryptOptions, NewVolume, UnfinishedStart};
 use underseal_volume::reencrypt::{Direction, Protection};
 use underseal_volume::{ErrorKind, FormatOptions, VolumeKey};
@@ -37,8 +38,11 @@ pub(in super::super) fn encrypt(args: &ReencryptArgs, place: &mut Place) -> Resu
     super::refuse_datashift(args)?;
     let options = options(args)?;
     blocks::fit_plain(options.format.sector_size.unwrap_or(SectorSize::S512), &*data, image)?;
-    Losses::default().unprotected(args, image).the_end(args, image).sure(args)?;
     let size = reencryption::size(&data)?;
+    // Behind a detached header the bytes in front of the data stay as they are.
+    let first = options.format.data_offset.filter(|_| args.header.is_some()).unwrap_or(0);
+    let encrypted = Window::new(&*data, first.min(size)..size);
+    Losses::default().unprotected(args, image).doubts(&encrypted, image)?.the_end(args, image).sure(args)?;
     let passphrase = Secret::new(args.secret.source(), image).get_new()?;
     let new = NewVolume::prepare(size, &passphrase, options);
     let new = new.map_err(|e| Error::from(e).within(image.display()))?;

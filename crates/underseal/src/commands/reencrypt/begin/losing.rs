@@ -1,9 +1,11 @@
 //! The losses of a reencryption: passphrases that were not given, the end of a device, and without
-//! resilience the data of a crash. All are listed, and confirmed, at once.
+//! resilience the data of a crash; of an encryption also the direct use of volumes and partitions.
+//! All are listed, and confirmed, at once.
 
 use std::path::Path;
 
-use underseal_volume::luks2;
+use underseal_formats::PlainDataDoubt;
+use underseal_volume::{ReadAt, luks2};
 
 use crate::cli::{ReencryptArgs, Resilience};
 use crate::commands::reencrypt::keys::Known;
@@ -58,6 +60,22 @@ impl Losses {
         self.and(what, "--resilience checksum, or --force")
     }
 
+    /// Adds plain data that are an encrypted volume or a disk with partitions.
+    ///
+    /// # Errors
+    /// `Failed` when the data cannot be read.
+    pub(super) fn doubts(self, data: &impl ReadAt, image: &Path) -> Result<Self> {
+        let found = PlainDataDoubt::find(data).map_err(|e| Error::from(e).within(image.display()))?;
+        let Some(doubt) = found else { return Ok(self) };
+        let otherwise = match doubt {
+            PlainDataDoubt::Encrypted(_) => {
+                "decrypt it by its own system first, or --force to encrypt it again"
+            }
+            PlainDataDoubt::Partitioned => "the device of one partition, or --force for the whole disk",
+        };
+        Ok(self.and(format!("{}: {doubt}.", image.display()), otherwise))
+    }
+
     /// Adds the end of a device over which its data move.
     pub(super) fn the_end(self, args: &ReencryptArgs, image: &Path) -> Self {
         let Some(reduce) = args.reduce_device_size else { return self };
@@ -92,7 +110,7 @@ impl Losses {
             all => {
                 let whats = all.iter().enumerate().map(|(i, (what, _))| format!("\n  {}. {what}", i + 1));
                 let remedies = all.iter().enumerate().map(|(i, (_, how))| format!("{}. {how}", i + 1));
-                let what = format!("{} things are lost:{}", all.len(), whats.collect::<String>());
+                let what = format!("{} things need consent:{}", all.len(), whats.collect::<String>());
                 [what, remedies.collect::<Vec<_>>().join("; ")]
             }
         };
