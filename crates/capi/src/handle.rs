@@ -14,7 +14,7 @@ use underseal_image::{Error, ErrorKind, Image, OpenOptions, Result, TcryptOption
 use crate::callbacks::{Callbacks, Device};
 use crate::edge::{bad, call, path, slice, slice_mut, text, write};
 use crate::lower::LowerChoice;
-use crate::reencrypt::Reencryption;
+use crate::reencrypt::PreparedReencryption;
 
 /// `UNDERSEAL_WRITABLE`.
 const WRITABLE: c_uint = 1;
@@ -43,7 +43,7 @@ pub(crate) struct Setup {
     named: Vec<(String, String)>,
     /// The hidden volume that is protected.
     protected: Option<TcryptOptions>,
-    pub(crate) reencryption: Reencryption,
+    pub(crate) reencryption: PreparedReencryption,
 }
 
 impl Setup {

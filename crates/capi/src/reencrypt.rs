@@ -1,4 +1,4 @@
-//! Reencryption of the closed volume that a handle names.
+//! PreparedReencryption of the closed volume that a handle names.
 
 #![expect(unsafe_code, reason = "the C interface")]
 
@@ -11,17 +11,17 @@ use crate::edge::{bad, call, slice, text, write};
 use crate::handle::Handle;
 use crate::lower::LowerChoice;
 
-/// The program's function that watches a reencryption; it returns 0 to go on.
+/// The program's function that watches a reencryption; it returns 0 to continue.
 type Progress = unsafe extern "C" fn(*mut c_void, u64, u64) -> c_int;
 
 /// The options of the handle's reencryptions.
 #[derive(Default)]
-pub(crate) struct Reencryption {
+pub(crate) struct PreparedReencryption {
     options: ReencryptionOptions,
     runs: bool,
 }
 
-impl Reencryption {
+impl PreparedReencryption {
     /// Refuses a call in the middle of a reencryption: by another thread, or by the progress.
     pub(crate) fn refuse_running(&self) -> Result<()> {
         if self.runs {
@@ -50,7 +50,7 @@ struct Running<'h> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         let options = std::mem::take(&mut self.options);
-        self.handle.setup().reencryption = Reencryption { options, runs: false };
+        self.handle.setup().reencryption = PreparedReencryption { options, runs: false };
     }
 }
 

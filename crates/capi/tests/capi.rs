@@ -93,7 +93,7 @@ fn a_c_program_reencrypts_stops_and_resumes() {
     }
     let header = folder.path().join("header");
     assert_eq!(ran(compiled("reencrypt.c", folder.path()).arg(&image).arg(&header)), "ok\n");
-    // What it made is a volume of the real program's, with the passphrases that were kept.
+    // The real program opens the volume with the passphrases that were kept.
     let opens = |secret: &str| {
         let script = "printf '%s' \"$2\" | cryptsetup open --test-passphrase --key-file - \"$1\"";
         let opened = Command::new("sh").args(["-c", script, "sh"]).arg(&image).arg(secret).status();

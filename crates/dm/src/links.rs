@@ -66,8 +66,8 @@ fn names(name: &str, uuid: &str) -> impl Iterator<Item = String> {
     [of("name", name), of("uuid", uuid)].into_iter().flatten()
 }
 
-/// Returns a device's names as properties for udev's `IMPORT{file}`. Names with characters that udev
-/// would replace are left out: no link of udev's leads to such a device.
+/// Returns a device's names as properties for udev's `IMPORT{file}`. Names with characters that
+/// udev would replace are left out: no link of udev's leads to such a device.
 pub(crate) fn properties(name: &str, uuid: &str) -> String {
     let is_plain = |text: &&str| {
         let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || b"#+-.:=@_\\".contains(&byte);

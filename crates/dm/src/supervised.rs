@@ -1,4 +1,4 @@
-//! What the memory of a supervised program says: paths, and the buffers of ioctls.
+//! The parser of a supervised program's memory: paths, and the buffers of ioctls.
 //!
 //! The supervisor (`dm run --supervise`) has more rights than the program, whose other threads may
 //! change the memory at any time: each byte is read once, and the bytes that were read are checked.
@@ -91,8 +91,8 @@ pub struct CallerBuffer {
 }
 
 impl CallerBuffer {
-    /// Copies the buffer of an ioctl's argument. One that is too short is left to the back end, which
-    /// refuses it.
+    /// Copies the buffer of an ioctl's argument. One that is too short is left to the back end,
+    /// which refuses it.
     ///
     /// # Errors
     /// `EFAULT` where the buffer is not mapped, `ENOMEM` for one that is too long.
@@ -118,8 +118,8 @@ impl CallerBuffer {
         self.bytes.as_mut_bytes()
     }
 
-    /// Writes the first bytes, the answer to this ioctl, to the caller's buffer. Versions of targets
-    /// are those of targets without keys by name.
+    /// Writes the first bytes, the answer to this ioctl, to the caller's buffer. Versions of
+    /// targets are those of targets without keys by name.
     ///
     /// # Errors
     /// `EFAULT` where the buffer cannot be written.

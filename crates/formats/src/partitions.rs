@@ -90,9 +90,7 @@ const BOOT_SECTORS: [(usize, &[u8]); 6] = [
 
 /// Whether the disk begins with a partition table: an MBR with a partition, or the mark of a GPT,
 /// sound or damaged.
-///
-/// # Errors
-/// `Io`.
+/// Fails with `Io`.
 pub(crate) fn is_partitioned(disk: &(impl ReadAt + ?Sized)) -> Result<bool> {
     let size = fields::size(disk)?;
     for sector in SECTORS.into_iter().filter(|sector| sector + 8 <= size) {

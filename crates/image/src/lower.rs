@@ -102,7 +102,8 @@ impl Lower {
                 let options = underseal_device::OpenOptions { read_only: !writable, ..Default::default() };
                 refuse_marked(path)?;
                 let device = FileDevice::open(path, options)?;
-                // One may have begun, and its process have ended, before the lock was taken.
+                // A reencryption may have begun, and its process have ended, before the lock was
+                // taken.
                 refuse_marked(path)?;
                 let file = device.reopen()?;
                 Ok(Self(Arc::new(Kind::File { device: Arc::new(device), file })))

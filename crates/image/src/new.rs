@@ -4,7 +4,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use underseal_cipher::{Key, SectorSize};
-use underseal_volume::{Contents, Pbkdf, ReadAt, Version};
+use underseal_volume::{ImageContents, Pbkdf, ReadAt, Version};
 
 use crate::header::{argon2id, pbkdf2};
 use crate::lower::Lower;
@@ -161,6 +161,6 @@ fn made(path: &Path, force: bool) -> Result<(Lower, Option<NewFile<'_>>)> {
 
 /// Refuses to overwrite a header, a file system or another known format.
 pub(crate) fn refuse_what_is_there(on: &Lower) -> Result<()> {
-    let Contents::Known(name) = Contents::of(on)? else { return Ok(()) };
+    let ImageContents::Known(name) = ImageContents::of(on)? else { return Ok(()) };
     Err(Error::new(ErrorKind::BadOption, format!("the image holds {name}; pass force to overwrite it")))
 }

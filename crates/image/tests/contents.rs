@@ -22,7 +22,7 @@ fn unpacked() -> tempfile::TempDir {
     folder
 }
 
-/// What libblkid finds on an image, as cryptsetup and wipefs do.
+/// The type that libblkid finds on an image, as cryptsetup and wipefs do.
 fn blkid(image: &Path) -> String {
     let found = Command::new("blkid").args(["-p", "-o", "export"]).arg(image).output().unwrap();
     String::from_utf8(found.stdout).unwrap()

@@ -21,9 +21,7 @@ const DIGEST: usize = 16;
 
 /// Locks an export, or refuses at once. Returns the files that hold the lock; fewer where this user
 /// has no directory for them.
-///
-/// # Errors
-/// `InUse` when another program has the export open for writing.
+/// Fails with `InUse` when another program has the export open for writing.
 pub(crate) fn lock(address: &NbdAddress) -> Result<Vec<File>> {
     let directory = Directory::of_user();
     if let Err(e) = directory.make() {

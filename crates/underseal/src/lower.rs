@@ -40,7 +40,8 @@ impl Lower {
     pub(crate) fn open(name: &Path, options: OpenOptions) -> Result<Self> {
         marker::refuse_unfinished(name)?;
         let opened = Self::open_unfinished(name, options)?;
-        // One may have begun, and its process have ended, before the lock was taken.
+        // A reencryption may have begun, and its process have ended, before the lock was
+        // taken.
         marker::refuse_unfinished(name)?;
         Ok(opened)
     }

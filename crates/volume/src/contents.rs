@@ -5,7 +5,7 @@ use crate::{ErrorKind, Header, ReadAt, Result, storage};
 
 /// The contents of an image, as its beginning tells them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Contents {
+pub enum ImageContents {
     /// The first megabyte is all zeros, or the image is empty.
     Zeros,
     /// A LUKS header, sound or damaged, or the signature of another format.
@@ -14,7 +14,7 @@ pub enum Contents {
     Unknown,
 }
 
-impl Contents {
+impl ImageContents {
     /// Reads the beginning of an image, and the copies of LUKS headers.
     ///
     /// # Errors

@@ -83,7 +83,7 @@ pub use backup::{Backup, Found, RestoreOptions};
 pub use carried::Carried;
 pub use check::{Check, Finding};
 pub use cipher_parameters::CipherParameters;
-pub use contents::Contents;
+pub use contents::ImageContents;
 pub use dispatch::DispatchFlags;
 pub use error::{Error, ErrorKind};
 pub use format::{FormatOptions, NewHeader, NewIntegrity, Version, format};

@@ -3,7 +3,8 @@
 /// The number of bytes to check: every common filesystem and partition table has a signature there.
 pub const LOOKED_AT: u64 = 1 << 20;
 
-/// Offset, bytes, and the format's name. The mark of a boot sector is last: other formats have it too.
+/// Offset, bytes, and the format's name. The mark of a boot sector is last: other formats have it
+/// too.
 const SIGNATURES: [(usize, &[u8], &str); 23] = [
     (0, b"QFI\xfb", "a qcow2 image"),
     (0, b"XFSB", "an XFS filesystem"),

@@ -173,7 +173,7 @@ unsafe extern "C" fn flush(argument: *mut c_void) -> c_int {
     unsafe { lock(argument).answer() }
 }
 
-/// Stops a reencryption before so many steps are done.
+/// Stops a reencryption before a number of steps are done.
 ///
 /// # Safety
 /// The argument is a number, and the call's alone.

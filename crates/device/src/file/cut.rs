@@ -147,7 +147,7 @@ mod tests {
             Blocking::new(&device).unwrap().flush().unwrap_err();
             assert!(device.check().is_err());
             assert_eq!(image.as_file().metadata().unwrap().len(), SIZE / 2, "it does not grow");
-            // What is there by now is not what was there.
+            // The bytes there are zeros now.
             image.as_file().set_len(SIZE).unwrap();
             channel.flush().unwrap_err();
             device.refresh().unwrap();

@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Returns a loop device over a regular file, if there is one. The kernel names its file by the path
-/// that it was made with, so one over a file that was renamed since is not found.
+/// Returns a loop device over a regular file, if there is one. The kernel names its file by the
+/// path that it was made with, so one over a file that was renamed since is not found.
 pub fn loop_over(file: &File) -> Option<PathBuf> {
     let of = file.metadata().ok().filter(fs::Metadata::is_file)?;
     let disks = fs::read_dir("/sys/block").ok()?.flatten();

@@ -26,8 +26,8 @@ impl Shared {
     /// device was opened, whichever program got that error.
     ///
     /// The cost is a system call that neither writes nor waits; one for the size; and one that
-    /// reads, where bytes are [expected](super::expected). Returns `EIO` where the successful flush must fail
-    /// nevertheless.
+    /// reads, where bytes are [expected](super::expected). Returns `EIO` where the successful flush
+    /// must fail nevertheless.
     pub(super) fn note_write_back_errors(&self) -> Result<(), Errno> {
         // The kernel reports an error once: the thread that comes second must find it noted.
         let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);

@@ -312,7 +312,8 @@ impl LoopWork {
     }
 
     fn open(&self) -> io::Result<File> {
-        // A loop device's users may write: the flag of the binding says whether that reaches the file.
+        // A loop device's users may write: the flag of the binding says whether that reaches the
+        // file.
         File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(self.node())
     }
 

@@ -7,12 +7,12 @@ use crate::Result;
 use crate::options::{flag, number};
 
 impl ReencryptionOptions {
-    /// Sets an option by its name; `include/underseal.h` of the C library lists the names. The
-    /// name `mode` takes `reencrypt`, `encrypt`, `decrypt` or `resume`, and keeps all other options.
+    /// Sets an option by its name; `include/underseal.h` of the C library lists the names. The name
+    /// `mode` takes `reencrypt`, `encrypt`, `decrypt` or `resume`, and keeps all other options.
     ///
     /// # Errors
-    /// `BadOption` for a name or value that is none; `Unsupported` for an unknown hash. Options that
-    /// do not fit the mode are refused when the reencryption begins.
+    /// `BadOption` for a name or value that is none; `Unsupported` for an unknown hash. Options
+    /// that do not fit the mode are refused when the reencryption begins.
     pub fn set(mut self, name: &str, value: &str) -> Result<Self> {
         match name {
             "mode" => {

@@ -31,7 +31,7 @@ use underseal_export::net::Listener;
 pub(super) use self::desktop::help as help_desktop;
 pub(super) use self::new_server::take_over;
 
-use self::assembly::{Assembly, Names, OpenVolume};
+use self::assembly::{Assembly, OpenVolume, VolumeNames};
 use self::control::ControlSockets;
 use self::desktop::DesktopFile;
 use self::listen::Sockets;
@@ -112,7 +112,7 @@ pub(super) fn serve(
     let nbd = if listeners.is_empty() { None } else { Some(nbd_server(args, tls, listeners, &mapping)?) };
     let servers = Servers { nbd, fuse, ublk, vhost_user, desktop: desktop.clone() };
     let control = ControlSockets::New { metrics };
-    let names = Names { image: name, addresses };
+    let names = VolumeNames { image: name, addresses };
     let mut assembly = Assembly::new(args, volume, servers, control, names, origin, watch)?;
     assembly.activate();
     assembly.watch.keep(args.pid_file.as_deref().map(PidFile::write).transpose()?);

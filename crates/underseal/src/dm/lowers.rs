@@ -212,7 +212,7 @@ impl Lowers {
             let file = Arc::new(LockedFile::new("the file below a lower device".into(), file));
             let mut known = self.known();
             // Two tables on one file have a lock each, of the same open file. The one that is not
-            // needed is closed after the others are free to go on.
+            // needed is closed after the others may continue.
             if known.locks.get(&id).is_none_or(|lock| lock.strong_count() == 0) {
                 known.locks.insert(id, Arc::downgrade(&file));
             }
@@ -301,8 +301,8 @@ pub(super) struct Lookups<'l> {
 }
 
 impl Lookups<'_> {
-    /// The number of the block device that a path leads to, or that a text like `7:0` says. None for
-    /// a path that leads to no block device.
+    /// The number of the block device that a path leads to, or that a text like `7:0` says. None
+    /// for a path that leads to no block device.
     pub(super) fn find(&self, name: &str) -> Result<Option<DeviceNumber>> {
         if let Ok(number) = name.parse() {
             return Ok(Some(number));

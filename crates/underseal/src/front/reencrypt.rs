@@ -102,8 +102,8 @@ fn refuse_what_lies_in_front(args: &Args, words: &Words<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Refuses to begin the encryption of a disk with a partition table, as cryptsetup does, which takes
-/// the table for broken LUKS metadata.
+/// Refuses to begin the encryption of a disk with a partition table, as cryptsetup does, which
+/// takes the table for broken LUKS metadata.
 fn refuse_partitions(args: &Args, words: &Words<'_>) -> Result<()> {
     let begins = (args.encrypt || args.new) && !args.resume_only;
     let is_begun = args.header.as_ref().is_some_and(|header| Path::new(header).exists());

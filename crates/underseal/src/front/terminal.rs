@@ -1,5 +1,5 @@
-//! Passphrases that are typed where a key file is named: "-" is stdin, and a terminal there is asked
-//! as without a key file, without echo.
+//! Passphrases that are typed where a key file is named: "-" is stdin, and a terminal there is
+//! asked as without a key file, without echo.
 
 use std::io::{IsTerminal, stdin};
 
@@ -10,8 +10,8 @@ use super::failure::{Failure, Result};
 /// The actions whose last word may be a key file.
 const NAMED: [&str; 4] = ["luksFormat", "luksAddKey", "luksRemoveKey", "luksChangeKey"];
 
-/// Removes key files that are a terminal on stdin. Fails when a passphrase that is typed would begin
-/// at an offset, as cryptsetup refuses it.
+/// Removes key files that are a terminal on stdin. Fails when a passphrase that is typed would
+/// begin at an offset, as cryptsetup refuses it.
 pub(super) fn asks(args: &mut Args, words: &mut Words<'_>) -> Result<()> {
     if !stdin().is_terminal() || args.is(&["tcrypt", "loopaes"]) {
         return Ok(());

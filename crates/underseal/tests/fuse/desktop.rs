@@ -1,5 +1,5 @@
-//! `--desktop`: a stand-in for udisks, which sets up loop devices and mounts as udisks does, or lies;
-//! and folders that strangers made.
+//! `--desktop`: a stand-in for udisks, which sets up loop devices and mounts as udisks does, or
+//! lies; and folders that strangers made.
 
 mod descriptors;
 mod in_use;

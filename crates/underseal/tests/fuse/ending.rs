@@ -160,8 +160,8 @@ fn what_was_acknowledged_survives_a_killed_server() {
             mounted.kill();
             writer.join().unwrap();
         });
-        // A request that arrives while the kernel ends the connection fails with ECONNABORTED, later
-        // ones with ENOTCONN.
+        // A request that arrives while the kernel ends the connection fails with ECONNABORTED,
+        // later ones with ENOTCONN.
         wait_until("the mount is not connected", PATIENCE, || {
             let stale = File::open(&path).unwrap_err().raw_os_error();
             assert!(matches!(stale, Some(103 | 107)), "aborted or not connected: {stale:?}");

@@ -18,8 +18,8 @@ const DATA: usize = 260 << 12;
 const MATERIAL: Range<usize> = 32 << 10..1 << 20;
 const SIZE: usize = DATA + (64 << 10);
 
-/// Does something on a disk of which one sync fails, each in its turn. `then` gets the disk, without
-/// a fault by now. Of the writes that the sync was for, the disk loses all, or each alone.
+/// Does something on a disk of which one sync fails, each in its turn. `then` gets the disk,
+/// without a fault by now. Of the writes that the sync was for, the disk loses all, or each alone.
 fn each_failure(before: &[u8], first: impl Fn(&Disk) -> Result<()>, mut then: impl FnMut(&Disk, &str)) {
     for n in 0.. {
         let mut choices = vec![Keeps::EachThird, Keeps::Nothing];

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use underseal_device::{Device, FileDevice, OpenOptions};
-use underseal_volume::{Contents, Header, NewHeader, Target};
+use underseal_volume::{Header, ImageContents, NewHeader, Target};
 
 use crate::error::{Error, Result};
 use crate::loop_file;
@@ -152,9 +152,9 @@ impl Destination {
     /// Describes the contents; `None` where the image begins with zeros.
     pub(super) fn contents(&self) -> Result<Option<&'static str>> {
         let contents = match &self.place {
-            Medium::Absent => Ok(Contents::Zeros),
-            Medium::File(device) => Contents::of(device.file()),
-            Medium::Remote(_, remote) => Contents::of(&**remote),
+            Medium::Absent => Ok(ImageContents::Zeros),
+            Medium::File(device) => ImageContents::of(device.file()),
+            Medium::Remote(_, remote) => ImageContents::of(&**remote),
         };
         Ok(contents.map_err(|e| e.in_file(&self.path))?.name())
     }

@@ -94,9 +94,9 @@ fn reencryption(args: &HeaderRepairArgs, is_unsigned: bool, quiet: bool) -> Resu
     )
 }
 
-/// Returns the second key of a volume whose two keys no passphrase opens both: by the options, or by
-/// a passphrase that is typed, as often as the persona permits. `None` where the first passphrase
-/// opened both. Fails with `NoKey` without the second passphrase.
+/// Returns the second key of a volume whose two keys no passphrase opens both: by the options, or
+/// by a passphrase that is typed, as often as the persona permits. `None` where the first
+/// passphrase opened both. Fails with `NoKey` without the second passphrase.
 fn other_key(
     args: &HeaderRepairArgs,
     header: &Header,

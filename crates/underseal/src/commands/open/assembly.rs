@@ -34,12 +34,15 @@ use crate::reencryption::Keys;
 use crate::reencryption::online::OnlineReencryption;
 use crate::volume::{Inside, Opened};
 
+/// The keys of an unfinished reencryption that is to be resumed, and its rate.
+type ResumedReencryption = (Keys, Rate);
+
 /// A volume that is open, and not served yet.
 pub(super) struct OpenVolume {
     pub(super) mapping: Arc<Mapping>,
     pub(super) reencrypter: Option<Arc<OnlineReencryption>>,
     /// The keys of an unfinished reencryption that is to be resumed, and its rate.
-    resumed: Option<(Keys, Rate)>,
+    resumed: Option<ResumedReencryption>,
     lower: Vec<PathBuf>,
     opened: status::Opened,
     known: Known,
@@ -68,7 +71,7 @@ pub(super) struct Assembly {
     pub(super) watch: Watch,
     mapping: Arc<Mapping>,
     reencrypter: Option<Arc<OnlineReencryption>>,
-    resumed: Option<(Keys, Rate)>,
+    resumed: Option<ResumedReencryption>,
     lower: Vec<PathBuf>,
     locks: Vec<ReencryptionLock>,
     layers: Vec<Arc<IntegrityDevice>>,
@@ -80,7 +83,7 @@ pub(super) struct Assembly {
 }
 
 /// The names of a served volume.
-pub(super) struct Names<'n> {
+pub(super) struct VolumeNames<'n> {
     /// The name that users know the volume by.
     pub(super) image: &'n Path,
     /// Where clients find the volume.
@@ -88,14 +91,14 @@ pub(super) struct Names<'n> {
 }
 
 impl Assembly {
-    /// Starts the control socket and the metrics. Fails when the control socket's name is in use, or
-    /// a thread cannot be started.
+    /// Starts the control socket and the metrics. Fails when the control socket's name is in use,
+    /// or a thread cannot be started.
     pub(super) fn new(
         args: &ServeArgs,
         volume: OpenVolume,
         servers: Servers,
         sockets: ControlSockets,
-        names: Names<'_>,
+        names: VolumeNames<'_>,
         origin: std::result::Result<Origin, String>,
         watch: Watch,
     ) -> Result<Self> {
@@ -206,7 +209,7 @@ fn reencrypter(
     mapping: &Arc<Mapping>,
     inside: Option<Inside>,
     rate: Option<Rate>,
-) -> Result<(Option<Arc<OnlineReencryption>>, Option<(Keys, Rate)>)> {
+) -> Result<(Option<Arc<OnlineReencryption>>, Option<ResumedReencryption>)> {
     let (place, stood, key) = match inside {
         Some(Inside { place, stood: Some((stood, key)) }) => (Some(place), Some(stood), Some(key)),
         Some(Inside { place, stood: None }) => (Some(place), None, None),

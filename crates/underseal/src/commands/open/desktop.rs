@@ -108,7 +108,8 @@ impl DesktopFile {
             let file = match file_in(&folder, &name).map_err(failed)? {
                 FoundFile::Ours(file) => file,
                 FoundFile::InUse => continue,
-                // By a server that serves, or by one that was killed: that mount is taken away here.
+                // By a server that serves, or by one that was killed: that mount is taken away
+                // here.
                 FoundFile::Mounted => match MountPoint::new(&path).map(|_| file_in(&folder, &name)) {
                     Ok(Ok(FoundFile::Ours(file))) => file,
                     Ok(Err(e)) => return Err(failed(e)),

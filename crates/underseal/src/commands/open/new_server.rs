@@ -21,10 +21,10 @@ use underseal_export::control::{Asking, Client, Given, Line, Name, Offer, PROTOC
 use underseal_export::fuse::{CarriedMount, FuseServer, MountPoint};
 use underseal_export::nbd::{Bytes, Carried};
 use underseal_export::net::{CarriedListener, Listener, ListenerPlace};
-use underseal_export::ublk::UblkServer;
-use underseal_export::vhost_user::VhostUserServer;
+use underseal_export::ublk::{UblkHolder, UblkServer};
+use underseal_export::vhost_user::{VhostUserHolder, VhostUserServer};
 
-use super::assembly::{Assembly, Names, OpenVolume};
+use super::assembly::{Assembly, OpenVolume, VolumeNames};
 use super::control::ControlSockets;
 use super::serve::Watch;
 use super::servers::Servers;
@@ -209,7 +209,7 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
     let servers = Servers { nbd, fuse, ublk, vhost_user, desktop: None };
     let sockets = ControlSockets::Carried { name: name.clone(), control, metrics };
     let image = std::path::PathBuf::from(image);
-    let names = Names { image: &image, addresses: addresses.clone() };
+    let names = VolumeNames { image: &image, addresses: addresses.clone() };
     let assembly = Assembly::new(&args.serve, volume, servers, sockets, names, Ok(origin), watch)?;
     let pid_file = args
         .serve
@@ -257,8 +257,8 @@ impl Prepared {
             adopted.go();
         }
         fuse.iter().map(FuseServer::holder).for_each(|holder| holder.go_on());
-        machine.iter().for_each(|machine| machine.go_on());
-        device.iter().for_each(|device| device.go_on());
+        machine.iter().for_each(VhostUserHolder::go_on);
+        device.iter().for_each(UblkHolder::go_on);
         let gates = assembly.sides.gates();
         let gates: Vec<_> =
             gates.into_iter().flat_map(|(control, metrics)| [Some(control), metrics]).flatten().collect();

@@ -11,7 +11,7 @@ use underseal_export::control::OldServer;
 use underseal_integrity::IntegrityDevice;
 
 use super::control::Sides;
-use super::servers::{RunningExport, Stopper};
+use super::servers::{ExportStopper, RunningExport};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::integrity;
@@ -23,7 +23,7 @@ use crate::signals::{self, Taken, Woken};
 /// The means to stop all exports.
 #[derive(Clone)]
 pub(super) struct Stoppers {
-    exports: Vec<Stopper>,
+    exports: Vec<ExportStopper>,
     mapping: Arc<Mapping>,
     /// True when a device has reported that it is lost.
     lost: Arc<AtomicBool>,
@@ -33,7 +33,7 @@ pub(super) struct Stoppers {
 
 impl Stoppers {
     pub(super) fn new(
-        exports: Vec<Stopper>,
+        exports: Vec<ExportStopper>,
         mapping: &Arc<Mapping>,
         old_server: Option<Arc<OldServer>>,
     ) -> Self {

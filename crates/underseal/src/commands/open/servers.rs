@@ -7,7 +7,7 @@ use std::sync::Arc;
 use underseal_export::TellSize;
 use underseal_export::control::ServerExports;
 use underseal_export::fuse::{FuseServer, FuseTransport};
-use underseal_export::nbd::Server;
+use underseal_export::nbd::{self, Server};
 use underseal_export::ublk::UblkServer;
 use underseal_export::vhost_user::VhostUserServer;
 
@@ -35,7 +35,7 @@ pub(super) struct RunningExport {
 
 /// The means to stop an export.
 #[derive(Clone)]
-pub(super) struct Stopper {
+pub(super) struct ExportStopper {
     pub(super) stop: Arc<dyn Fn() + Send + Sync>,
     /// The cleanup when the process ends without waiting.
     pub(super) abandon: Option<Arc<dyn Fn() + Send + Sync>>,
@@ -47,7 +47,7 @@ impl RunningExport {
     }
 }
 
-impl Stopper {
+impl ExportStopper {
     fn new(stop: impl Fn() + Send + Sync + 'static) -> Self {
         Self { stop: Arc::new(stop), abandon: None }
     }
@@ -68,19 +68,17 @@ impl Stopper {
 
 impl Servers {
     /// Returns the means to stop each export.
-    pub(super) fn stoppers(&self) -> Vec<Stopper> {
-        let nbd = self.nbd.as_ref().map(|server| {
-            let stopper = server.stopper();
-            Stopper::new(move || stopper.stop())
-        });
-        let fuse = self.fuse.as_ref().map(|server| Stopper::of_mount(server, self.desktop.clone()));
+    pub(super) fn stoppers(&self) -> Vec<ExportStopper> {
+        let nbd = self.nbd.as_ref().map(Server::stopper);
+        let nbd = nbd.map(|stopper: nbd::Stopper| ExportStopper::new(move || stopper.stop()));
+        let fuse = self.fuse.as_ref().map(|server| ExportStopper::of_mount(server, self.desktop.clone()));
         let ublk = self.ublk.as_ref().map(|server| {
             let stopper = server.stopper();
-            Stopper::new(move || stopper.stop())
+            ExportStopper::new(move || stopper.stop())
         });
         let vhost_user = self.vhost_user.as_ref().map(|server| {
             let stopper = server.stopper();
-            Stopper::new(move || stopper.stop())
+            ExportStopper::new(move || stopper.stop())
         });
         [nbd, fuse, ublk, vhost_user].into_iter().flatten().collect()
     }

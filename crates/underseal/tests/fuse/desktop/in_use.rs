@@ -17,7 +17,7 @@ use crate::support::scratch::assert_same;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::{bytes, run};
 
-/// How long the server and its helper go on after udisks was asked to force an unmount, at most.
+/// How long the server and its helper run after udisks was asked to force an unmount, at most.
 const FORCED: Duration = Duration::from_secs(6);
 
 fn signal(child: &Child, signal: Signal) {

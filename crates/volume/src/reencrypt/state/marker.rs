@@ -87,11 +87,9 @@ pub fn look(image: &Path) -> Result<Option<MarkedReencryption>> {
     Ok((!is_over).then_some(MarkedReencryption { identity, state }))
 }
 
-/// Opens a regular file. Whoever owns the image's folder chooses what is there: nothing else is
+/// Opens a regular file. The owner of the image's folder chooses what is there: nothing else is
 /// opened, since opening a device may do something, and that of a pipe waits.
-///
-/// # Errors
-/// `BadOption` when something else is there; `Io`.
+/// Fails with `BadOption` when something else is there; with `Io`.
 fn open_regular(path: &Path, access: OFlags) -> Result<File> {
     let failed = |e: rustix::io::Errno| io_error(path, "cannot open", e.into());
     let follows = access & OFlags::NOFOLLOW;

@@ -62,8 +62,7 @@ impl Losses {
 
     /// Adds plain data that are an encrypted volume or a disk with partitions.
     ///
-    /// # Errors
-    /// `Failed` when the data cannot be read.
+    /// Fails with `Failed` when the data cannot be read.
     pub(super) fn doubts(self, data: &impl ReadAt, image: &Path) -> Result<Self> {
         let found = PlainDataDoubt::find(data).map_err(|e| Error::from(e).within(image.display()))?;
         let Some(doubt) = found else { return Ok(self) };
