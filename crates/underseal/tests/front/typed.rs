@@ -49,7 +49,8 @@ fn a_dash_is_asked_for_on_a_terminal() {
     let pair = Pair::new();
     for whose in ["ours", "theirs"] {
         pair.image("disk", 24 << 20);
-        for words in [&["luksFormat", "-q", "disk", "-"][..], &["luksAddKey", "disk", "--key-file", "-", "-"]]
+        for words in
+            [&["luksFormat", "-q", "-y", "disk", "-"][..], &["luksAddKey", "disk", "--key-file", "-", "-"]]
         {
             let mut terminal = typed(&pair, whose, &[words, &CHEAP].concat());
             if words[0] == "luksAddKey" {
@@ -58,6 +59,7 @@ fn a_dash_is_asked_for_on_a_terminal() {
                 terminal.sees("Verify passphrase").hides().types("fresh\n");
             } else {
                 terminal.sees("Enter passphrase for disk: ").hides().types("secret\n");
+                terminal.sees("Verify passphrase: ").hides().types("secret\n");
             }
             let (code, shown) = terminal.ends();
             assert_eq!(code, Some(0), "{whose}: {words:?}: {shown}");
