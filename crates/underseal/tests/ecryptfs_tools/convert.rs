@@ -88,13 +88,18 @@ fn a_conversion_that_is_killed_at_any_call_is_taken_up_by_the_next() {
     assert!(kills > 30, "only {kills}");
 }
 
+fn output_of(output: &std::process::Output) -> String {
+    format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr))
+}
+
 /// Files that had not taken their place are ciphertext, with or without a header.
 fn assert_exports_but_for_what_is_left(scratch: &Scratch, what: &str) {
     let back = scratch.path("back");
-    ecryptfs(scratch, "export", &["lower", "back"]);
+    let said = output_of(&ecryptfs(scratch, "export", &["lower", "back"]));
     for name in ["empty", "a", "folder/b", "m", "folder/n", "z"] {
         let (found, expected) = (fs::read(back.join(name)), fs::read(scratch.path("plain").join(name)));
-        assert!(found.is_ok_and(|found| found == expected.unwrap()), "{what}: {name}");
+        let len = found.as_ref().map(Vec::len).map_err(ToString::to_string);
+        assert!(found.is_ok_and(|found| found == expected.unwrap()), "{what}: {name}: {len:?}: {said}");
     }
     fs::remove_dir_all(back).unwrap();
 }
