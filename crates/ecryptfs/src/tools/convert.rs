@@ -7,7 +7,6 @@
 //! leaves): files that are as they should be stay so, further names of a converted file lead to it,
 //! and what the run had not put in place is removed.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -36,7 +35,7 @@ pub fn convert(
     watch: &mut dyn ProgressWatch,
 ) -> Result<Summary> {
     let root = Root::open(root, Some(LockMode::Alone))?;
-    let mut visit = Convert { place, linked: HashMap::new(), summary: Summary::default() };
+    let mut visit = Convert { place, summary: Summary::default() };
     walk(&root, keys, watch, &mut visit);
     root.sync()?;
     Ok(visit.summary)
@@ -44,8 +43,6 @@ pub fn convert(
 
 struct Convert {
     place: HeaderLocation,
-    /// Files with several names, by the inode that they had.
-    linked: HashMap<(u64, u64), Successor>,
     summary: Summary,
 }
 
@@ -63,7 +60,6 @@ impl Visit for Convert {
             let removed = found.folder.remove(found.name);
             return removed.map_err(|e| Error::io(found.lower, "cannot be removed", e));
         }
-        let inode = found.entry.inode();
         let lower = LowerFile::open_alone(found.entry, false);
         let lower = match lower {
             Err(e) if e.has_no_header() => {
@@ -73,16 +69,12 @@ impl Visit for Convert {
             lower => lower?,
         };
         let about = lower.metadata()?;
-        let successor = match self.linked.get(&inode) {
-            Some(known) => Some(known.clone()),
-            None => Successor::of(&lower.file),
-        };
-        if let Some(successor) = successor
+        // The note is on the file itself: its inode's number may be another file's by now.
+        if let Some(successor) = Successor::of(&lower.file)
             && let Some(new) = successor.find(found, &about)?
         {
             let temporary = Temporary::made(found, |name| found.folder.link(&new, name))?.0;
             temporary.replace()?;
-            self.linked.insert(inode, successor);
             self.summary.others += 1;
             return Ok(());
         }
@@ -99,9 +91,7 @@ impl Visit for Convert {
         TreeAttributes::of(found.entry)?.apply(&to, &path)?;
         to.sync_all().map_err(|e| Error::io(&path, "cannot be made", e))?;
         if about.nlink() > 1 {
-            let successor = Successor::new(found, &about, &to)?;
-            successor.note(&lower)?;
-            self.linked.insert(inode, successor);
+            Successor::new(found, &about, &to)?.note(&lower)?;
         }
         temporary.replace()?;
         unfinished::finish(&to, &about);

@@ -65,7 +65,7 @@ pub(super) fn is_left_over(found: &WalkEntry<'_>) -> bool {
 }
 
 /// The new file that further names of a converted file are to lead to.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Successor {
     /// Where it is, from the root of the walk that made it.
     path: PathBuf,
