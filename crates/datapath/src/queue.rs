@@ -127,7 +127,7 @@ impl Queue {
     /// time. Call it before the sandbox.
     ///
     /// # Errors
-    /// Those of `open`; `Lower` also when the kernel has no rings with long entries.
+    /// The kinds of [`Queue::open`]; `Lower` also when the kernel has no rings with long entries.
     pub fn with_long_commands(mapping: Arc<Mapping>, options: QueueOptions, commands: u32) -> Result<Self> {
         Self::with_ring(mapping, options, |completions| {
             Ring::with_long_commands(options.depth + 8 + commands, completions + commands)

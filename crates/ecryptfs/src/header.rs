@@ -4,8 +4,8 @@
 //!   0  size   8  marker, marker ^ 0x3c81b7f5   16  version, flags   20  extent size
 //!   24  extents   26  packets ..  0               (extent size and extents: not in version 0)
 //! ```
-//! It fills the file's first 8192 bytes, or more for larger pages, or is in an xattr without its
-//! zeros. All integers are big-endian. Only the first 4096 bytes are ever parsed.
+//! The header fills the file's first 8192 bytes, or more for larger pages, or is in an xattr
+//! without its zeros. All integers are big-endian. Only the first 4096 bytes are ever parsed.
 
 mod packet;
 

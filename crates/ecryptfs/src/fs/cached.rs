@@ -16,7 +16,7 @@ use rustix::fs::fstat;
 use super::nodes::{FileNode, FileVersion};
 use super::{Answer, Fs, locked};
 
-/// Which version of a lower file the kernel's pages have.
+/// The version of a lower file that the kernel's pages have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum CachedPages {
     /// The file was not opened since the kernel knows of it: there are no pages.

@@ -61,7 +61,7 @@ pub struct Status {
     pub requests: Requests,
     /// The backlog: crypto work that waits for a worker.
     pub backlog: Backlog,
-    /// Which threads did the crypto.
+    /// The threads that did the crypto.
     pub dispatched: Dispatched,
     /// Latency by stage.
     pub latency: Latencies,
@@ -256,7 +256,7 @@ pub struct Backlog {
     pub watermark_ns: u64,
 }
 
-/// Which thread did the crypto of requests, or of parts of them.
+/// The number of requests, or of parts of them, by the thread that did their crypto.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Dispatched {
     /// By the request's own thread.

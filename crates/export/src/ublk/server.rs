@@ -218,7 +218,7 @@ pub(super) struct Device {
     pub(super) at: At,
 }
 
-/// Which process serves a device.
+/// The process that serves a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum At {
     /// This process serves it.

@@ -210,7 +210,7 @@ fn a_passphrase_that_is_changed_after_a_sync_that_failed_is_the_one_before_or_th
     again(&of_first, b"first", b"old").replace(&disk).unwrap();
     let seen = disk.bytes.borrow().clone();
     let backup = usize::try_from(HOST - 2 * AREA).unwrap();
-    // Which of the two headers is in memory only.
+    // The headers that are in memory only: one of the two, or both.
     for lost in [vec![0], vec![backup], vec![0, backup]] {
         let mut stored = seen.clone();
         for at in lost.iter().copied() {

@@ -85,12 +85,12 @@ pub(super) struct Opening<'a> {
 
 /// The sockets of the control server and of the metrics.
 pub(super) enum ControlSockets {
-    /// New ones. The control socket's name comes from the options, or from the image.
+    /// New sockets. The control socket's name comes from the options, or from the image.
     New {
         /// The addresses of the metrics.
         metrics: Option<Found>,
     },
-    /// Those of an old server, whose clients wait until the gates are opened.
+    /// The sockets of an old server, whose clients wait until the gates are opened.
     Carried {
         /// The name of the control socket.
         name: Name,
