@@ -76,11 +76,13 @@ pub fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-/// Fills `buf` from byte `at` of an image.
+/// Fills `buf` from byte `at` of an image, past pages that another device node of the same disk has
+/// made stale.
 ///
 /// # Errors
 /// `TooSmall` beyond the end, `Io`.
 pub fn read(from: &(impl ReadAt + ?Sized), at: u64, buf: &mut [u8]) -> Result<()> {
+    from.forget_cached(at..at.saturating_add(buf.len() as u64));
     from.read_exact_at(buf, at).map_err(|e| {
         let kind = if e.kind() == io::ErrorKind::UnexpectedEof { ErrorKind::TooSmall } else { ErrorKind::Io };
         Error::new(kind, format!("cannot read {} bytes at byte {at}", buf.len())).with_source(e)

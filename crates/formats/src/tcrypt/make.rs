@@ -51,6 +51,8 @@ pub struct NewHeaders {
     header: [u8; HEADER],
     /// The backup header, and its place; none for old volumes and systems.
     backup: Option<([u8; HEADER], u64)>,
+    /// The backup header is replaced last: it opened the volume, and the header may not.
+    backup_last: bool,
     /// Where the header lies.
     at: u64,
     /// The data's bytes in the host.
@@ -115,10 +117,19 @@ impl NewHeaders {
         if of.place == Place::System || of.header.version < 4 {
             let header = sealed(&plain, how, password)?;
             let hidden = of.place.is_hidden();
-            return Ok(Self { header, backup: None, at: of.at, data, quick: true, hidden });
+            return Ok(Self {
+                header,
+                backup: None,
+                backup_last: false,
+                at: of.at,
+                data,
+                quick: true,
+                hidden,
+            });
         }
         let place = if of.place.is_hidden() { Place::Hidden } else { Place::Normal };
-        Self::seal(host, place, &plain, how, password, data)
+        let backup_last = of.place.is_backup();
+        Ok(Self { backup_last, ..Self::seal(host, place, &plain, how, password, data)? })
     }
 
     fn seal(
@@ -138,7 +149,15 @@ impl NewHeaders {
             ));
         };
         let (header, backup) = (sealed(plain, how, password)?, sealed(plain, how, password)?);
-        Ok(Self { header, backup: Some((backup, backup_at)), at, data, quick: true, hidden })
+        Ok(Self {
+            header,
+            backup: Some((backup, backup_at)),
+            backup_last: false,
+            at,
+            data,
+            quick: true,
+            hidden,
+        })
     }
 
     /// Makes the volume: first noise over what was there, then the backup header, and the header
@@ -182,7 +201,8 @@ impl NewHeaders {
         self.write(host).map(ControlFlow::Continue)
     }
 
-    /// Replaces the headers, the backup first: at every moment one of the two is whole, old or new.
+    /// Replaces the headers, the backup first unless that one opened the volume: at every moment one
+    /// of the two is whole, old or new.
     /// The old headers are written again before, as they are read: after a sync that failed, reads
     /// show bytes that the disk does not have.
     ///
@@ -200,14 +220,15 @@ impl NewHeaders {
         self.write(host)
     }
 
-    /// Writes the headers, the backup first.
+    /// Writes the headers, one after the other.
     fn write(&self, host: &(impl Target + ?Sized)) -> Result<()> {
-        if let Some((backup, at)) = &self.backup {
-            write(host, *at, backup)?;
+        let mut headers: Vec<_> = self.backup.iter().map(|(backup, at)| (*at, backup)).collect();
+        headers.insert(if self.backup_last { 0 } else { headers.len() }, (self.at, &self.header));
+        for (at, header) in headers {
+            write(host, at, header)?;
             sync(host)?;
         }
-        write(host, self.at, &self.header)?;
-        sync(host)
+        Ok(())
     }
 
     /// Whether there is a backup header, which gets the passphrase too.

@@ -50,6 +50,11 @@ impl Place {
         matches!(self, Self::Hidden | Self::BackupHidden)
     }
 
+    /// Whether the header is a backup of another one.
+    pub(super) fn is_backup(self) -> bool {
+        matches!(self, Self::Backup | Self::BackupHidden)
+    }
+
     /// Where the header may begin in a host of `size` bytes, the usual place first. Places where no
     /// whole header fits are left out, since a small old volume may end before them.
     pub(super) fn offsets(self, size: u64) -> Vec<u64> {

@@ -196,6 +196,35 @@ fn a_passphrase_that_is_changed_is_the_old_or_the_new_one_after_a_power_cut() {
     }
 }
 
+/// The header at the beginning is damaged. A write may be cut off within its sector.
+#[test]
+fn the_only_header_that_opens_is_replaced_last() {
+    let disk = Recorder::over(vec![0; usize::try_from(HOST).unwrap()]);
+    let made = NewHeaders::prepare(HOST, &password(b"old"), &options("aes", None)).unwrap();
+    assert!(made.make(&disk, &mut on).unwrap().is_continue());
+    disk.bytes.borrow_mut()[..HEADER].fill(0xdb);
+    disk.log.borrow_mut().clear();
+    let mut stored = disk.bytes.borrow().clone();
+    let old = opens(&stored, Place::Backup, b"old").unwrap();
+    NewHeaders::again(HOST, &old, Prf::Sha512, pim(1), &password(b"new")).unwrap().replace(&disk).unwrap();
+    for (at, bytes) in disk.log.take().into_iter().flatten() {
+        let sector = usize::try_from(at).unwrap()..usize::try_from(at).unwrap() + bytes.len();
+        // The old header written again changes no byte, wherever it is cut off.
+        if stored[sector.clone()] != bytes[..] {
+            let before = stored[sector.clone()].to_vec();
+            stored[sector.clone()].fill(0xbd);
+            let opens =
+                |text| [Place::Normal, Place::Backup].iter().any(|at| opens(&stored, *at, text).is_ok());
+            assert!(opens(b"old") || opens(b"new"), "no header opens while byte {at} is written");
+            stored[sector.clone()].copy_from_slice(&before);
+        }
+        stored[sector].copy_from_slice(&bytes);
+    }
+    for place in [Place::Normal, Place::Backup] {
+        opens(&stored, place, b"new").unwrap();
+    }
+}
+
 /// The first change's last sync failed: reads show its header, and the disk has the one before.
 #[test]
 fn a_passphrase_that_is_changed_after_a_sync_that_failed_is_the_one_before_or_the_new_one() {
