@@ -34,7 +34,7 @@ pub use foreground::{Alone, Claim, Foreground, Pace};
 pub use ledger::Ledger;
 pub use plan::{Direction, Mode, Moved, Part, Plan, Progress, Protection, Step, Which, hot_zone, room};
 pub use protect::checksums_mend;
-pub use sector_fit::SectorFit;
+pub use sector_fit::{SectorFit, plain_filesystem_len, volume_filesystem_len};
 pub use step_protection::{DiskBlocks, SectorForm, WantedProtection, forms};
 
 #[cfg(test)]

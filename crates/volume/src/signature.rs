@@ -137,6 +137,43 @@ pub fn block_size(start: &[u8]) -> Option<u32> {
     (size.is_power_of_two() && (512..=1 << 16).contains(&size)).then_some(size)
 }
 
+/// Returns how many bytes of its device the file system takes that a device begins with, by its
+/// superblock. `start` has the first [`LOOKED_AT`] bytes. The result is `None` for unknown formats.
+///
+/// Sources: the kernel's documentation of ext4 (`s_blocks_count_lo`, `_hi`), XFS (`sb_dblocks`) and
+/// btrfs (`total_bytes`); the BIOS parameter block of FAT and NTFS, whose backup boot sector lies
+/// behind its sectors; exFAT's `VolumeLength`.
+pub fn filesystem_len(start: &[u8]) -> Option<u64> {
+    let there = |at: usize, bytes: &[u8]| start.get(at..).is_some_and(|rest| rest.starts_with(bytes));
+    let field = |at: usize, len: usize| {
+        let mut bytes = [0; 8];
+        bytes[..len].copy_from_slice(start.get(at..at + len)?);
+        Some(u64::from_le_bytes(bytes))
+    };
+    if there(0x438, b"\x53\xef") {
+        let has_64_bits = field(0x460, 4)? & 0x80 != 0;
+        let high = if has_64_bits { field(0x550, 4)? } else { 0 };
+        (high << 32 | field(0x404, 4)?).checked_mul(block_size(start)?.into())
+    } else if there(0, b"XFSB") {
+        let blocks = u64::from_be_bytes(start.get(8..16)?.try_into().ok()?);
+        blocks.checked_mul(u32::from_be_bytes(start.get(4..8)?.try_into().ok()?).into())
+    } else if there(0x10040, b"_BHRfS_M") {
+        field(0x10070, 8)
+    } else if there(3, b"EXFAT   ") {
+        field(72, 8)?.checked_mul(block_size(start)?.into())
+    } else if there(3, b"NTFS    ") {
+        field(40, 8)?.checked_add(1)?.checked_mul(block_size(start)?.into())
+    } else if [(82, b"FAT32   "), (54, b"FAT16   "), (54, b"FAT12   ")]
+        .iter()
+        .any(|(at, name)| there(*at, *name))
+    {
+        let few = field(19, 2).filter(|sectors| *sectors > 0);
+        few.or(field(32, 4))?.checked_mul(block_size(start)?.into())
+    } else {
+        None
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,6 +212,29 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_a_file_system_is_read_from_its_superblock() {
+        let ext4: (usize, &[u8]) = (0x438, b"\x53\xef");
+        let cases: [(Pieces<'_>, Option<u64>); 10] = [
+            (&[ext4, (0x404, &[5, 1, 0, 0])], Some(0x105 << 10)),
+            (
+                &[ext4, (0x404, &[5]), (0x418, &[2]), (0x460, &[0x80]), (0x550, &[1])],
+                Some(0x1_0000_0005 << 12),
+            ),
+            (&[ext4, (0x404, &[5]), (0x550, &[1])], Some(5 << 10)),
+            (&[(0, b"XFSB\0\0\x10\0\0\0\0\0\0\0\x01\x02"), (102, &[2, 0])], Some(0x102 << 12)),
+            (&[(0, b"XFSB\0\0\x10\0\xff\0\0\0\0\0\x01\x02"), (102, &[2, 0])], None),
+            (&[(0x10040, b"_BHRfS_M"), (0x10070, &[0, 0, 0, 7])], Some(7 << 24)),
+            (&[(3, b"NTFS    "), (11, &[0, 2]), (40, &[9])], Some(5120)),
+            (&[(82, b"FAT32   "), (11, &[0, 2]), (32, &[0, 1])], Some(256 * 512)),
+            (&[(3, b"EXFAT   "), (108, &[9]), (72, &[0, 1])], Some(256 * 512)),
+            (&[], None),
+        ];
+        for (pieces, len) in cases {
+            assert_eq!(filesystem_len(&start(pieces)), len, "{pieces:?}");
+        }
+    }
+
+    #[test]
     fn every_superblock_is_in_a_sector_that_has_a_bit() {
         for (at, bytes) in SUPERBLOCKS {
             let bits = superblocks(&start(&[(at, bytes)]));
@@ -192,6 +252,7 @@ mod tests {
         let whole = start(&[(0x438, b"\x53\xef")]);
         for len in 0..0x43a {
             assert_eq!(block_size(&whole[..len]), None);
+            assert_eq!(filesystem_len(&whole[..len]), None);
         }
     }
 }

@@ -7,7 +7,9 @@ use underseal_formats::PlainDataDoubt;
 use underseal_volume::luks2::{
     self, BeginOptions, DecryptOptions, EncryptOptions, NewKey, NewVolume, Passphrase, UnfinishedStart,
 };
-use underseal_volume::reencrypt::{Direction, Mode, Protection, SectorFit, SectorForm, forms};
+use underseal_volume::reencrypt::{
+    Direction, Mode, Protection, SectorFit, SectorForm, forms, plain_filesystem_len, volume_filesystem_len,
+};
 use underseal_volume::{ErrorKind as Kind, FormatOptions, Header, VolumeKey};
 
 use super::options::{ReencryptionOptions, bad};
@@ -119,6 +121,11 @@ fn change(
     if let Some(sectors) = sector_size {
         fits(SectorFit::of_volume(sectors, &header, &key, (data, detached)), sectors, options.force)?;
     }
+    if let Some(reduce) = options.reduce {
+        let len = volume_filesystem_len(&header, &key, (data, detached));
+        let start = header.info().segments.iter().map(|segment| segment.offset).min().unwrap_or(0);
+        ends_before(reduce, size_of(data)?.saturating_sub(start), len, options)?;
+    }
     let Header::Luks2(mut header) = header else { return Err(bad("not LUKS2".into())) };
     let slots: Vec<u32> = known.iter().map(|(slot, _)| *slot).collect();
     let lost = if options.keep_key { vec![] } else { header.lost_keyslots(&slots) };
@@ -178,7 +185,10 @@ fn encrypt(data: &Lower, passphrase: &Key, options: &ReencryptionOptions) -> Res
         return Err(bad(format!("{doubt}: pass force to encrypt it as it is")));
     }
     let protection = match options.reduce {
-        Some(_) => Protection::None,
+        Some(reduce) => {
+            ends_before(reduce, size_of(data)?, plain_filesystem_len(data)?, options)?;
+            Protection::None
+        }
         None => protection(data, options, &[(cipher.clone(), sector_size)])?,
     };
     let format = FormatOptions {
@@ -254,6 +264,18 @@ fn decrypt_options(
         allow_null: false,
         is_open: false,
     })
+}
+
+/// Refuses to give up the end of a file system.
+fn ends_before(reduce: u64, size: u64, len: Option<u64>, options: &ReencryptionOptions) -> Result<()> {
+    match len {
+        Some(len) if len > size.saturating_sub(reduce) && !options.force => Err(bad(format!(
+            "the file system takes {len} bytes, and {} would be left of {size}: make it smaller first, or pass \
+             force to lose its end",
+            size.saturating_sub(reduce)
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses sectors that are larger than the blocks of the file system that is there.

@@ -59,6 +59,11 @@ impl ReencryptionOptions {
     /// byte on. A header in front of the data is moved to the new file that
     /// [`ReencryptionOptions::header`] names; until all is decrypted that file is the volume's
     /// header. A decryption that is under way is resumed with the same file.
+    ///
+    /// A start that was cut off has changed nothing yet, or has moved the header. While
+    /// [`Header::open`](crate::Header::open) of the image finds a whole header, the new file is of
+    /// no use: remove it, and begin again. Afterwards begin again with the file and
+    /// [`ReencryptionOptions::force`].
     pub fn decrypt() -> Self {
         Self::to(Some(Mode::Decrypt))
     }
@@ -136,8 +141,9 @@ impl ReencryptionOptions {
         hotzone_size(options, bytes: u64) options.hotzone_size = Some(bytes);
 
         /// Gives up the last bytes of the image for a header in front of the data, which move by
-        /// half of that: what lies there is lost, so make the file system smaller before. Of a
-        /// volume that has a header it gives the header more room.
+        /// half of that: what lies there is lost, so make the file system smaller before. One that
+        /// reaches into them by its superblock is refused without [`ReencryptionOptions::force`].
+        /// Of a volume that has a header it gives the header more room.
         reduce(options, bytes: u64) options.reduce = Some(bytes);
 
         /// The header is in this file; for an encryption, or the decryption of a volume with a

@@ -1,9 +1,9 @@
-//! Whether the users of the data can take larger sectors. A file system whose blocks are smaller
+//! Whether the users of the data can take larger sectors, and a smaller device. A file system whose blocks are smaller
 //! than a device's sectors cannot be mounted any more, although nothing of it is lost.
 
 use underseal_cipher::SectorSize;
 
-use crate::signature::{LOOKED_AT, block_size};
+use crate::signature::{LOOKED_AT, block_size, filesystem_len};
 use crate::{ActivateOptions, Header, ReadAt, Result, VolumeKey, storage};
 
 /// Whether data can be on sectors of a size.
@@ -47,6 +47,26 @@ impl SectorFit {
     fn on(sector_size: SectorSize, blocks: u32) -> Self {
         if (blocks as usize) < sector_size.bytes() { Self::SmallerBlocks(blocks) } else { Self::Fits }
     }
+}
+
+/// Returns how many bytes the file system of plain data takes, by its superblock; `None` without a
+/// known file system.
+///
+/// # Errors
+/// `Io`.
+pub fn plain_filesystem_len(data: &(impl ReadAt + ?Sized)) -> Result<Option<u64>> {
+    let len = usize::try_from(storage::size(data)?.min(LOOKED_AT)).unwrap_or(0);
+    Ok(filesystem_len(&storage::read(data, 0, len)?))
+}
+
+/// As [`plain_filesystem_len`], of the data of a closed volume; `None` too where they cannot be
+/// read.
+pub fn volume_filesystem_len(
+    header: &Header,
+    key: &VolumeKey,
+    (data, detached): (&(impl ReadAt + ?Sized), bool),
+) -> Option<u64> {
+    plain_start(header, key, data, detached).as_deref().and_then(filesystem_len)
 }
 
 /// The first decrypted bytes of the volume; none where they cannot be read, or are not all of one
