@@ -103,7 +103,7 @@ impl Header {
     /// # Errors
     /// As [`Header::open`].
     pub fn open_on(device: Arc<dyn LowerDevice>) -> Result<Self> {
-        let on = Lower::custom(device);
+        let on = Lower::custom_header(device);
         Ok(Self { header: underseal_volume::Header::read(&on)?, on, path: PathBuf::new() })
     }
 
@@ -266,7 +266,7 @@ pub fn info_json(path: impl AsRef<Path>) -> Result<String> {
 /// # Errors
 /// As [`info_json`].
 pub fn info_json_on(device: Arc<dyn LowerDevice>) -> Result<String> {
-    described(&Lower::custom(device))
+    described(&Lower::custom_header(device))
 }
 
 fn described(on: &Lower) -> Result<String> {

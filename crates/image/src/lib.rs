@@ -39,6 +39,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod file_lock;
 mod foreign;
 mod header;
 mod image;

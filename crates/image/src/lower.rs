@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,6 +15,7 @@ use underseal_integrity::Disk;
 use underseal_volume::reencrypt::DiskBlocks;
 use underseal_volume::{HeaderLock, LockTo, ReadAt, Target};
 
+use crate::file_lock::{lock_again, lock_below_loop, open_again};
 use crate::reencrypt::refuse_marked;
 use crate::{Error, ErrorKind, Result};
 
@@ -55,6 +56,13 @@ pub trait LowerDevice: Send + Sync {
     fn sync(&self) -> io::Result<()> {
         Ok(())
     }
+
+    /// The descriptor of the file or block device that the device reads and writes, if it is one.
+    /// As the image is opened, that file is opened a second time and locked, as one that is opened
+    /// by its path.
+    fn descriptor(&self) -> Option<RawFd> {
+        None
+    }
 }
 
 /// The lower device of an open image; clones are the same device.
@@ -66,20 +74,21 @@ enum Kind {
     File {
         device: Arc<FileDevice>,
         file: File,
+        /// Of a loop device, locked.
+        _below: Option<File>,
     },
     /// A detached header, which is locked by each operation on it.
     Header(File),
     /// An NBD server's export, or an image on Ceph.
-    Remote {
-        device: Arc<dyn Device>,
-        requests: Box<Mutex<Blocking>>,
+    Remote { device: Arc<dyn Device>, requests: Box<Mutex<Blocking>> },
+    Custom {
+        device: Arc<dyn LowerDevice>,
+        /// The device's file, locked, and the file below it.
+        file: Option<File>,
+        _below: Option<File>,
     },
-    Custom(Arc<dyn LowerDevice>),
     /// A partition of a disk.
-    Part {
-        of: Lower,
-        range: Range<u64>,
-    },
+    Part { of: Lower, range: Range<u64> },
 }
 
 impl Lower {
@@ -105,8 +114,7 @@ impl Lower {
                 // A reencryption may have begun, and its process have ended, before the lock was
                 // taken.
                 refuse_marked(path)?;
-                let file = device.reopen()?;
-                Ok(Self(Arc::new(Kind::File { device: Arc::new(device), file })))
+                Self::of_locked(device, writable)
             }
         }
     }
@@ -114,7 +122,9 @@ impl Lower {
     /// Refuses a file that a loop device is over: a file system that is mounted there would write
     /// over what is made.
     pub(crate) fn refuse_looped(&self) -> Result<()> {
-        let Kind::File { file, .. } = &*self.0 else { return Ok(()) };
+        let (Kind::File { file, .. } | Kind::Custom { file: Some(file), .. }) = &*self.0 else {
+            return Ok(());
+        };
         let Some(device) = underseal_device::loop_over(file) else { return Ok(()) };
         let what = format!("the file is below {}: detach that first", device.display());
         Err(Error::new(ErrorKind::Busy, what))
@@ -122,14 +132,15 @@ impl Lower {
 
     /// Takes over an open file or block device.
     pub(crate) fn file(file: File, writable: bool) -> Result<Self> {
-        // The link is the file's path, where the file has one still.
-        if let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())) {
-            refuse_marked(&path)?;
-        }
+        refuse_marked_file(file.as_raw_fd())?;
         let options = underseal_device::OpenOptions { read_only: !writable, ..Default::default() };
-        let device = FileDevice::over(file, "the open file", options)?;
+        Self::of_locked(FileDevice::over(file, "the open file", options)?, writable)
+    }
+
+    fn of_locked(device: FileDevice, writable: bool) -> Result<Self> {
         let file = device.reopen()?;
-        Ok(Self(Arc::new(Kind::File { device: Arc::new(device), file })))
+        let below = lock_below_loop(&file, writable)?;
+        Ok(Self(Arc::new(Kind::File { device: Arc::new(device), file, _below: below })))
     }
 
     /// Opens a file that holds a header and no data.
@@ -154,8 +165,24 @@ impl Lower {
         }
     }
 
-    pub(crate) fn custom(device: Arc<dyn LowerDevice>) -> Self {
-        Self(Arc::new(Kind::Custom(device)))
+    /// Takes a program's own device, and locks its file if it has one.
+    pub(crate) fn custom(device: Arc<dyn LowerDevice>, writable: bool) -> Result<Self> {
+        let file = match device.descriptor() {
+            Some(descriptor) => {
+                let file = lock_again(descriptor, writable)?;
+                refuse_marked_file(descriptor)?;
+                file
+            }
+            None => None,
+        };
+        let below = file.as_ref().map(|file| lock_below_loop(file, writable)).transpose()?.flatten();
+        Ok(Self(Arc::new(Kind::Custom { device, file, _below: below })))
+    }
+
+    /// Takes a program's own device for changes of its header, which lock that alone.
+    pub(crate) fn custom_header(device: Arc<dyn LowerDevice>) -> Self {
+        let file = device.descriptor().and_then(|descriptor| open_again(descriptor).ok());
+        Self(Arc::new(Kind::Custom { device, file, _below: None }))
     }
 
     /// The bytes `range` of the device, as a device.
@@ -191,6 +218,12 @@ impl Lower {
     }
 }
 
+/// As [`refuse_marked`], by the path of an open file, where it has one still.
+fn refuse_marked_file(file: RawFd) -> Result<()> {
+    let path = std::fs::read_link(format!("/proc/self/fd/{file}"));
+    path.map_or(Ok(()), |path| refuse_marked(&path))
+}
+
 fn locked(requests: &Mutex<Blocking>) -> MutexGuard<'_, Blocking> {
     requests.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -219,7 +252,7 @@ impl ReadAt for Lower {
         match &*self.0 {
             Kind::File { file, .. } | Kind::Header(file) => ReadAt::size(file),
             Kind::Remote { device, .. } => Ok(device.geometry().size),
-            Kind::Custom(device) => device.size(),
+            Kind::Custom { device, .. } => device.size(),
             Kind::Part { range, .. } => Ok(range.end - range.start),
         }
     }
@@ -237,7 +270,7 @@ impl ReadAt for Lower {
                 bytes.copy_from_slice(&whole[skip..skip + bytes.len()]);
                 Ok(())
             }
-            Kind::Custom(device) => device.read_exact_at(bytes, offset),
+            Kind::Custom { device, .. } => device.read_exact_at(bytes, offset),
             Kind::Part { of, range } => of.read_exact_at(bytes, within(range, offset, bytes.len() as u64)?),
         }
     }
@@ -258,7 +291,9 @@ impl ReadAt for Lower {
         patience: Duration,
     ) -> underseal_volume::Result<Option<HeaderLock<'_>>> {
         match &*self.0 {
-            Kind::File { file, .. } | Kind::Header(file) => ReadAt::lock_within(file, to, patience),
+            Kind::File { file, .. } | Kind::Header(file) | Kind::Custom { file: Some(file), .. } => {
+                ReadAt::lock_within(file, to, patience)
+            }
             Kind::Part { of, .. } => of.lock_within(to, patience),
             _ => Ok(None),
         }
@@ -280,20 +315,20 @@ impl Target for Lower {
                 whole[skip..skip + bytes.len()].copy_from_slice(bytes);
                 requests.write(first, &whole, false).map_err(io::Error::other)
             }
-            Kind::Custom(device) => device.write_all_at(bytes, offset),
+            Kind::Custom { device, .. } => device.write_all_at(bytes, offset),
             Kind::Part { of, range } => of.write_all_at(bytes, within(range, offset, bytes.len() as u64)?),
         }
     }
 
     fn sync_all(&self) -> io::Result<()> {
         match &*self.0 {
-            Kind::File { device, file } => {
+            Kind::File { device, file, .. } => {
                 device.sync(file)?;
                 device.check().map_err(io::Error::other)
             }
             Kind::Header(file) => file.sync_all(),
             Kind::Remote { requests, .. } => locked(requests).flush().map_err(io::Error::other),
-            Kind::Custom(device) => device.sync(),
+            Kind::Custom { device, .. } => device.sync(),
             Kind::Part { of, .. } => of.sync_all(),
         }
     }

@@ -236,7 +236,7 @@ impl OpenOptions {
     /// # Errors
     /// As [`OpenOptions::open`].
     pub fn open_on(&self, device: Arc<dyn LowerDevice>) -> Result<Image> {
-        without_traces(|| self.open_lower(Lower::custom(device)))
+        without_traces(|| self.open_lower(Lower::custom(device, self.writable)?))
     }
 
     fn open_lower(&self, disk: Lower) -> Result<Image> {

@@ -120,7 +120,7 @@ impl Header {
         options: &ReencryptionOptions,
         mut progress: impl FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<ReencryptionEnd> {
-        without_traces(|| run(&Lower::custom(device), passphrase, options, &mut progress))
+        without_traces(|| run(&Lower::custom(device, true)?, passphrase, options, &mut progress))
     }
 }
 

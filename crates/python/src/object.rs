@@ -1,6 +1,7 @@
 //! A Python file object as lower device: anything with `read` and `seek`.
 
 use std::io;
+use std::os::fd::RawFd;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
@@ -13,6 +14,7 @@ use underseal_image::LowerDevice;
 pub(crate) struct FileObject {
     object: Py<PyAny>,
     size: u64,
+    descriptor: Option<RawFd>,
     user: Mutex<Option<ThreadId>>,
     free: Condvar,
 }
@@ -22,7 +24,8 @@ impl FileObject {
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         object.call_method1("seek", (0, 2))?;
         let size = object.call_method0("tell")?.extract()?;
-        Ok(Self { object: object.clone().unbind(), size, user: Mutex::default(), free: Condvar::new() })
+        let (descriptor, object) = (fileno(object)?, object.clone().unbind());
+        Ok(Self { object, size, descriptor, user: Mutex::default(), free: Condvar::new() })
     }
 
     /// Runs a call on the object alone. The caller does not hold Python's lock, which the user
@@ -60,7 +63,7 @@ fn cause(py: Python<'_>, e: &PyErr) -> io::Error {
 }
 
 /// The descriptor of an object that has one.
-fn fileno(object: &Bound<'_, PyAny>) -> PyResult<Option<i32>> {
+fn fileno(object: &Bound<'_, PyAny>) -> PyResult<Option<RawFd>> {
     let py = object.py();
     match object.call_method0("fileno") {
         Ok(number) => number.extract().map(Some),
@@ -110,6 +113,10 @@ impl LowerDevice for FileObject {
             Ok(true)
         })
         .and_then(|whole| if whole { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) })
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        self.descriptor
     }
 
     /// The object's buffer goes to its file, and the file to the disk. An object without a file is

@@ -240,6 +240,20 @@ class FileObjects(Case):
                 volume.flush()
         self.assertEqual(raised.exception.errno, errno.EBADF)
 
+    def test_an_objects_file_is_locked_like_one_that_is_opened_by_its_path(self):
+        path = self.image()
+        with open(path, "r+b") as lower:
+            with underseal.open(lower, passphrase="secret", writable=True):
+                self.assertRaises(underseal.Busy, underseal.open, path, passphrase="secret")
+                with open(path, "rb") as other:
+                    self.assertRaises(underseal.Busy, underseal.open, other, passphrase="secret")
+            with underseal.open(path, passphrase="secret") as reader:
+                self.assertRaises(
+                    underseal.Busy, underseal.open, lower, passphrase="secret", writable=True
+                )
+                with open(path, "rb") as other, underseal.open(other, passphrase="secret") as volume:
+                    self.assertEqual(volume.read_at(0, 512), reader.read_at(0, 512))
+
     def test_an_object_that_reads_from_its_own_volume_fails_instead_of_waiting(self):
         class Recursive(io.BytesIO):
             volume = None

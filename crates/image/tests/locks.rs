@@ -1,0 +1,105 @@
+//! Two programs on one image: through loop devices, and through a program's own device on a file.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use underseal_image::{ErrorKind, FormatOptions, Header, Image, LowerDevice, OpenOptions, Result};
+
+/// A file as a program's own device.
+struct Own(File);
+
+impl LowerDevice for Own {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        FileExt::read_exact_at(&self.0, bytes, offset)
+    }
+
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        FileExt::write_all_at(&self.0, bytes, offset)
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        Some(self.0.as_raw_fd())
+    }
+}
+
+fn image(folder: &Path) -> PathBuf {
+    let path = folder.join("an image");
+    File::create_new(&path).unwrap().set_len(24 << 20).unwrap();
+    Header::format(&path, b"secret", &FormatOptions::luks2().pbkdf2(1000)).unwrap();
+    path
+}
+
+fn options(writable: bool) -> OpenOptions {
+    OpenOptions::new().passphrase(b"secret").unwrap().writable(writable)
+}
+
+fn kind(opened: Result<Image>) -> ErrorKind {
+    opened.map(drop).unwrap_err().kind()
+}
+
+#[test]
+fn the_file_of_a_programs_own_device_is_locked() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = image(folder.path());
+    let own = |writable| {
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        options(writable).open_on(Arc::new(Own(file)))
+    };
+    let writer = own(true).unwrap();
+    assert_eq!(kind(options(false).open(&path)), ErrorKind::Busy);
+    assert_eq!(kind(own(false)), ErrorKind::Busy);
+    drop(writer);
+    let readers = [own(false).unwrap(), options(false).open(&path).unwrap()];
+    assert_eq!(kind(own(true)), ErrorKind::Busy);
+    drop(readers);
+    // A header is changed beside its volume's users, as that of a file.
+    let reader = options(true).open(&path).unwrap();
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    Header::open_on(Arc::new(Own(file))).unwrap();
+    drop(reader);
+}
+
+#[test]
+fn the_file_below_a_loop_device_is_locked() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = image(folder.path());
+    let losetup = |args: &[&str]| {
+        let path = std::env::var("PATH").unwrap_or_default();
+        Command::new("losetup").args(args).env("PATH", format!("{path}:/usr/sbin:/sbin")).output().unwrap()
+    };
+    let attached = losetup(&["--find", "--show", path.to_str().unwrap()]);
+    if !attached.status.success() {
+        eprintln!("skipped: no loop device: {}", String::from_utf8_lossy(&attached.stderr));
+        return;
+    }
+    let device = String::from_utf8(attached.stdout).unwrap().trim().to_owned();
+    let own = || Own(File::options().read(true).write(true).open(&device).unwrap());
+    let attempts = || -> [(&str, Result<Image>); 3] {
+        [
+            ("path", options(true).open(&device)),
+            ("file", options(true).open_file(own().0)),
+            ("own device", options(true).open_on(Arc::new(own()))),
+        ]
+    };
+    let file = options(true).open(&path).unwrap();
+    let refused = attempts().map(|(how, opened)| (how, opened.map(drop).map_err(|e| e.kind())));
+    drop(file);
+    let through = options(true).open(&device);
+    let beside = options(false).open(&path).map(drop).map_err(|e| e.kind());
+    let is_open = through.map(drop).is_ok();
+    losetup(&["--detach", &device]);
+    for (how, refused) in refused {
+        assert_eq!(refused, Err(ErrorKind::Busy), "{how}");
+    }
+    assert!(is_open);
+    assert_eq!(beside, Err(ErrorKind::Busy));
+}
