@@ -127,8 +127,12 @@ impl Header {
 /// Refuses an image without a header that is in the middle of a reencryption: some of its bytes
 /// have the old key, some the new one. Of a loop device the file below it counts.
 pub(crate) fn refuse_marked(image: &Path) -> Result<()> {
-    let node = fs::metadata(image).ok().filter(|of| of.file_type().is_block_device());
-    let below = node.and_then(|of| file_below_loop(of.rdev()));
+    let one = |image: &Path| {
+        let node = fs::metadata(image).ok().filter(|of| of.file_type().is_block_device())?;
+        file_below_loop(node.rdev())
+    };
+    // The kernel refuses a circle of loop devices, and so deep a pile is nobody's.
+    let below = std::iter::successors(one(image), |path| one(path)).take(8).last();
     let Some(found) = marker::look(below.as_deref().unwrap_or(image))? else { return Ok(()) };
     let what = format!(
         "the image is in the middle of a reencryption: {} says which bytes are old; finish it with \

@@ -2,6 +2,7 @@
 //! the file open to other programs, and to other loop devices.
 
 use std::fs::{self, File};
+use std::iter::successors;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -69,10 +70,14 @@ pub(crate) fn find(node: &File) -> Option<(PathBuf, FileId)> {
     Some((path, backing_file(node).ok()?))
 }
 
-/// The path of the file below an image that is a loop device.
+/// The path of the file below an image that is a loop device, be it on a further loop device.
 pub(crate) fn below(image: &Path) -> Option<PathBuf> {
-    let of = fs::metadata(image).ok().filter(|of| of.file_type().is_block_device())?;
-    path_of(DeviceNumber::of_node(of.rdev()))
+    let one = |image: &Path| {
+        let of = fs::metadata(image).ok().filter(|of| of.file_type().is_block_device())?;
+        path_of(DeviceNumber::of_node(of.rdev()))
+    };
+    // The kernel refuses a circle, and so deep a pile is nobody's.
+    successors(one(image), |path| one(path)).take(8).last()
 }
 
 /// The path of the file that a loop device, or a partition of one, lies on. As for [`find`].

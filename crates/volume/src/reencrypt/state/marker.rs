@@ -3,15 +3,18 @@
 //!
 //! Nothing in such an image can tell. Each program that opens one looks for
 //! `IMAGE.underseal-state`, which is the state itself, or names it
-//! (`docs/reencryption-state.md`). Block devices and servers have no place beside them.
+//! (`docs/reencryption-state.md`). Block devices and servers have no place beside them. Through
+//! another name of the image (a hard link, a bind mount) an extended attribute leads to the file.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, fstat};
+use rustix::fs::{FileType, Mode, OFlags, XattrFlags, fstat};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -22,8 +25,14 @@ use crate::{Error, ErrorKind, LockTo, ReadAt, Result};
 /// The most bytes of a marker.
 const LEN: usize = 8 << 10;
 const VERSION: u32 = 1;
+/// What follows the image's name.
+const SUFFIX: &str = ".underseal-state";
 /// The most bytes of a file's name on Linux.
 const MOST_NAME: usize = 255;
+
+/// The attribute of an image that has the path of the file beside it. It may outlive that file, and
+/// says nothing then.
+const ATTRIBUTE: &str = "user.underseal.reencryption";
 
 /// The file beside an image whose reencryption goes on.
 pub struct Marker {
@@ -53,7 +62,7 @@ struct Text {
 pub fn place(image: &Path) -> Option<PathBuf> {
     let image = fs::canonicalize(image).ok()?;
     let mut name = image.file_name()?.to_owned();
-    name.push(".underseal-state");
+    name.push(SUFFIX);
     let can_be = name.len() <= MOST_NAME && fs::metadata(&image).is_ok_and(|about| about.is_file());
     can_be.then(|| image.with_file_name(name))
 }
@@ -74,7 +83,41 @@ fn io_error(path: &Path, doing: &str, e: io::Error) -> Error {
 /// # Errors
 /// `BadOption` when something else is there; `Io` and those of the state when it cannot be read.
 pub fn look(image: &Path) -> Result<Option<MarkedReencryption>> {
-    let Some(path) = place(image).filter(|path| is_there(path)) else { return Ok(None) };
+    match place(image).filter(|path| is_there(path)) {
+        Some(path) => look_at(path),
+        None => match beside_another_name(image) {
+            // The image's owner may have written anything there.
+            Some(path) => look_at(path).or_else(|e| if is_other(&e) { Ok(None) } else { Err(e) }),
+            None => Ok(None),
+        },
+    }
+}
+
+fn is_other(e: &Error) -> bool {
+    e.kind() == ErrorKind::BadOption
+}
+
+/// The file beside the image's name of the time when the reencryption began.
+fn beside_another_name(image: &Path) -> Option<PathBuf> {
+    let mut bytes = [0; LEN];
+    let len = rustix::fs::getxattr(image, ATTRIBUTE, &mut bytes[..]).ok()?;
+    let path = PathBuf::from(OsString::from_vec(bytes.get(..len)?.to_vec()));
+    let is_named_so = path.is_absolute() && path.as_os_str().as_bytes().ends_with(SUFFIX.as_bytes());
+    (is_named_so && is_there(&path)).then_some(path)
+}
+
+/// Writes the attribute. Where the file system has none, or the user may not write to the image, it
+/// is found by its own name alone.
+fn lead_from_other_names(image: &Path, to: &Path) -> Result<()> {
+    let value = to.as_os_str().as_bytes();
+    if rustix::fs::setxattr(image, ATTRIBUTE, value, XattrFlags::empty()).is_err() {
+        return Ok(());
+    }
+    let synced = File::open(image).and_then(|image| image.sync_all());
+    synced.map_err(|e| io_error(image, "cannot be synced", e))
+}
+
+fn look_at(path: PathBuf) -> Result<Option<MarkedReencryption>> {
     let file = open_regular(&path, OFlags::RDONLY)?;
     if let Some(about) = about_of(&file).map_err(|e| e.in_file(&path))? {
         let marked = MarkedReencryption { identity: about.identity, state: path };
@@ -147,6 +190,7 @@ impl Marker {
         let state = whole(state)?;
         if path.exists() {
             if whole(&path)? == state {
+                lead_from_other_names(image, &path)?;
                 return Ok(None);
             }
             // Of one that has come to its end.
@@ -158,6 +202,7 @@ impl Marker {
         let mut file = new_file(&path)?;
         file.write_all(&text).and_then(|()| file.write_all(b"\n")).map_err(failed)?;
         file.sync_all().map_err(failed)?;
+        lead_from_other_names(image, &path)?;
         Ok(Some(Self { path, file }))
     }
 
@@ -192,6 +237,9 @@ impl Marker {
         let done = self.file.write_all_at(&blank, 0).and_then(|()| self.file.sync_all());
         // A blank marker tells of no reencryption.
         let _ = fs::remove_file(&self.path);
+        if let Some(image) = self.path.as_os_str().as_bytes().strip_suffix(SUFFIX.as_bytes()) {
+            let _ = rustix::fs::removexattr(OsStr::from_bytes(image), ATTRIBUTE);
+        }
         done.map_err(|e| io_error(&self.path, "tells still that the image is being reencrypted", e))
     }
 }
@@ -227,6 +275,28 @@ mod tests {
         assert!(look(&image).unwrap().is_none() && !place(&image).unwrap().exists());
         fs::write(place(&image).unwrap(), "a note").unwrap();
         assert_eq!(look(&image).unwrap_err().kind(), ErrorKind::BadOption);
+    }
+
+    #[test]
+    fn a_marker_is_found_through_every_name_of_its_image() {
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let [image, state, link] = ["image", "state", "elsewhere/link"].map(|name| folder.path().join(name));
+        fs::create_dir(folder.path().join("elsewhere")).unwrap();
+        fs::write(&image, [0; 512]).unwrap();
+        fs::write(&state, []).unwrap();
+        fs::hard_link(&image, &link).unwrap();
+        let value = |of: &Path| rustix::fs::getxattr(of, ATTRIBUTE, &mut [0; LEN][..]).is_ok();
+        let marker = Marker::make(&image, &state, Uuid::from_u128(7)).unwrap().unwrap();
+        assert!(value(&link), "the file system of /var/tmp has attributes");
+        assert_eq!(look(&link).unwrap().map(|found| found.identity), Some(Uuid::from_u128(7)));
+        marker.end().unwrap();
+        assert!(look(&link).unwrap().is_none() && !value(&link));
+        // An attribute that is left over, and one of somebody else.
+        for path in [place(&image).unwrap(), "/etc/passwd".into(), folder.path().join("x.underseal-state")] {
+            rustix::fs::setxattr(&link, ATTRIBUTE, path.as_os_str().as_bytes(), XattrFlags::empty()).unwrap();
+            assert!(look(&link).unwrap().is_none());
+            fs::write(folder.path().join("x.underseal-state"), "a note").unwrap();
+        }
     }
 
     #[test]
