@@ -83,7 +83,7 @@ pub(crate) fn run(protected: std::io::Result<()>) -> ExitCode {
         wrong,
         args.tries.unwrap_or(3).max(1),
         patience,
-        verbose,
+        (verbose, args.verify_passphrase || !args.batch_mode),
     ));
     match act(&mut args, &given) {
         Ok(()) if verbose => print("Command successful.\n").map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),

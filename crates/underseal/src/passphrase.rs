@@ -124,7 +124,9 @@ impl<'a> Secret<'a> {
             ))
             .with_remedy("a few random words"));
         }
-        if self.is_asked() && secret != terminal::ask(persona().again)? {
+        if let (true, Some(again)) = (self.is_asked(), persona().again)
+            && secret != terminal::ask(again)?
+        {
             return Err(Error::usage("the two passphrases differ").with_remedy("retype both slowly"));
         }
         Ok(secret)

@@ -7,8 +7,8 @@ use std::time::Duration;
 /// The persona's words, and its number of attempts.
 #[derive(Debug)]
 pub(crate) struct Persona {
-    /// The request to retype a passphrase; not used for programs.
-    pub(crate) again: &'static str,
+    /// The request to retype a new passphrase; none where it is typed once.
+    pub(crate) again: Option<&'static str>,
     /// The message that a passphrase opened no keyslot.
     pub(crate) wrong: &'static str,
     /// How often a passphrase may be typed.
@@ -45,7 +45,7 @@ pub(crate) enum Keyslot {
 
 impl Persona {
     const OWN: Self = Self {
-        again: "The same again: ",
+        again: Some("The same again: "),
         wrong: "No keyslot opens with this passphrase.",
         tries: 3,
         patience: None,
@@ -62,16 +62,17 @@ impl Persona {
     /// cryptsetup's message for a passphrase that opens no keyslot.
     pub(crate) const NO_KEY: &str = "No key available with this passphrase.";
 
-    /// The persona `cryptsetup`; `tells` is its option --verbose.
+    /// The persona `cryptsetup`; `tells` is its option --verbose. In batch mode a new passphrase is
+    /// typed once, unless --verify-passphrase is given, too.
     pub(crate) fn cryptsetup(
         (question, new_question): (&'static str, &'static str),
         wrong: &'static str,
         tries: u32,
         patience: Option<Duration>,
-        tells: bool,
+        (tells, verifies): (bool, bool),
     ) -> Self {
         Self {
-            again: "Verify passphrase: ",
+            again: verifies.then_some("Verify passphrase: "),
             wrong,
             tries,
             patience,

@@ -4,6 +4,7 @@
 //! If none opens the volume, a passphrase may.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use underseal_cipher::Key;
 use underseal_tokens::{ErrorKind, Kind, Options};
@@ -18,6 +19,9 @@ use crate::persona::persona;
 
 /// How often a PIN may be typed.
 const TRIES: u32 = 3;
+/// The time that the tokens of a header may take together, without PINs that are typed: a header may
+/// have 32, whose servers do not answer.
+const TOGETHER: Duration = Duration::from_secs(120);
 
 /// The failure of a token; the most informative one compares as the greatest.
 struct Failure {
@@ -103,7 +107,17 @@ impl TokenSearch<'_> {
         let mut given =
             given.filter(|_| !tokens.is_empty()).map(|path| first_line_of_file(path)).transpose()?;
         let mut want_pin = Vec::new();
+        let until = Instant::now() + TOGETHER;
         for token in tokens {
+            let rest = until.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                let (name, number) = (self.name.display(), token.number);
+                log::warn!(
+                    "{name}: token {number} and later ones are not tried: the others took {TOGETHER:?}"
+                );
+                break;
+            }
+            let options = Options { limit: options.limit.min(rest), ..options.clone() };
             let token_json = self.header.token(token.number).map_err(|e| e.in_file(self.name))?;
             match underseal_tokens::open(token_json, given.as_ref(), &options) {
                 Ok(passphrase) => {

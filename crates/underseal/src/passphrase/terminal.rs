@@ -1,6 +1,5 @@
 //! A passphrase typed on the terminal: never shown, and the terminal's settings are always
 //! restored.
-//!
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
@@ -19,6 +18,10 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::persona::persona;
 use crate::signals::{self, Taken, Woken};
+
+/// The most bytes of a passphrase that is typed. cryptsetup takes no more, and leaves the rest of a
+/// longer one out.
+const TYPED: usize = 512;
 
 /// Asks for a passphrase, and reads it up to Enter. Fails with `Usage` without a terminal, with
 /// `NoKey` at its end (Ctrl-D), with `Failed`.
@@ -106,7 +109,7 @@ impl<'a> Quiet<'a> {
                 Err(e) => return Err(failed(e)),
             }
         }
-        secret.len -= 1;
+        secret.len = (secret.len - 1).min(TYPED);
         Ok(Typed::Line(secret.into_key()))
     }
 }

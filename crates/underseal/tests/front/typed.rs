@@ -43,6 +43,26 @@ fn the_questions_are_theirs() {
     }
 }
 
+/// In batch mode a new passphrase is typed once; what is typed behind 512 bytes does not count.
+#[test]
+fn a_typed_passphrase_is_theirs() {
+    let pair = Pair::new();
+    pair.image("disk", 24 << 20);
+    let long = "long".repeat(150);
+    for whose in ["ours", "theirs"] {
+        let mut terminal = typed(&pair, whose, &[&["luksFormat", "-q", "disk"][..], &CHEAP].concat());
+        terminal.sees("Enter passphrase for disk: ").hides().types(&format!("{long}\n"));
+        let (code, shown) = terminal.ends();
+        assert_eq!(code, Some(0), "{whose}: {shown}");
+        for (len, status) in [(600, 0), (512, 0), (511, 2)] {
+            let mut terminal = typed(&pair, whose, &["-T", "1", "open", "--test-passphrase", "disk"]);
+            terminal.sees("Enter passphrase for disk: ").types(&format!("{}\n", &long[..len]));
+            let (code, shown) = terminal.ends();
+            assert_eq!(code, Some(status), "{whose}: {len}: {shown}");
+        }
+    }
+}
+
 /// A key file "-" that is a terminal is asked for as a passphrase is: hidden, and up to Enter.
 #[test]
 fn a_dash_is_asked_for_on_a_terminal() {
