@@ -1,12 +1,14 @@
 //! A volume over its lower devices.
 
 mod guards;
+mod losses;
 mod shape;
 mod snapshots;
 mod zones;
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use underseal_cipher::SectorSize;
@@ -37,6 +39,8 @@ pub struct Mapping {
     /// The volume's format fixes its size.
     fixed_size: bool,
     busy_poll: Duration,
+    /// Flushes fail; see `losses.rs`.
+    is_lost: AtomicBool,
 }
 
 /// About the cost of waking a thread whose processor sleeps.
@@ -92,6 +96,7 @@ impl Mapping {
             guards: Guards::default(),
             fixed_size: false,
             busy_poll: BUSY_POLL,
+            is_lost: AtomicBool::new(false),
         })
     }
 

@@ -65,6 +65,12 @@ pub trait Device: Send + Sync {
     /// kind.
     fn let_go(&self) {}
 
+    /// True when acknowledged writes may be in this process's memory alone until a flush: they end
+    /// with the process. (Those of a file are in the kernel's cache, and those of a server there.)
+    fn holds_acknowledged(&self) -> bool {
+        false
+    }
+
     /// The number of bytes that are read at the moment without a comparison, since their tags are
     /// still to be made, in a device that [verifies](Device::verifies).
     fn unverified(&self) -> u64 {

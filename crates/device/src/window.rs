@@ -65,6 +65,10 @@ impl Device for WindowDevice {
         self.inner.let_go();
     }
 
+    fn holds_acknowledged(&self) -> bool {
+        self.inner.holds_acknowledged()
+    }
+
     fn extent(&self, offset: u64, len: u64) -> Extent {
         self.inner.extent(self.start + offset, len)
     }

@@ -251,6 +251,11 @@ impl Device for IntegrityDevice {
         self.shared.core.unverified()
     }
 
+    /// The journal's section that fills, and tags that are not written yet, are in memory.
+    fn holds_acknowledged(&self) -> bool {
+        true
+    }
+
     fn let_go(&self) {
         self.shared.meta.iter().for_each(|meta| meta.let_go());
         self.shared.data.let_go();

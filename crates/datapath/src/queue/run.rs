@@ -29,7 +29,9 @@ impl Queue {
             let devices = self.channels.len();
             let slot = self.slots.get(index);
             match slot.op {
-                SlotOperation::Flush { device } if device == devices => return self.complete(index, Ok(())),
+                SlotOperation::Flush { device } if device == devices => {
+                    return self.complete(index, self.mapping.flushed());
+                }
                 SlotOperation::Flush { .. } => {}
                 _ if slot.at < slot.end => {}
                 SlotOperation::Modify { reads: true, .. } => {
@@ -430,8 +432,11 @@ impl Queue {
     }
 }
 
+/// Whether zeros are to be written instead. A block device is busy where its page cache cannot be
+/// let go of, as beside another writer.
 fn unsupported(e: &underseal_device::Error) -> bool {
-    e.errno() == Some(rustix::io::Errno::OPNOTSUPP.raw_os_error())
+    use rustix::io::Errno;
+    [Errno::OPNOTSUPP, Errno::BUSY].map(|errno| Some(errno.raw_os_error())).contains(&e.errno())
 }
 
 fn beyond() -> Error {

@@ -245,6 +245,9 @@ impl Device {
                 return Err(refused(format!("{} cannot be opened", character::path(id)), e));
             }
         };
+        if recovered && mapping.holds_acknowledged() {
+            mapping.lose(&format!("the server of /dev/ublkb{id} was killed"));
+        }
         let (queues, link, at) = (None, None, At::Serves);
         let mut this = Self { mapping, control, info, config, sender, queues, file, link, at };
         let begun = this.begin(recovered);

@@ -24,7 +24,7 @@ use vm_memory::{Address, GuestAddress};
 use super::carried::Said;
 use super::config::{self, EVENT_INDEX, FLUSH, PROTOCOL_FEATURES};
 use super::guest::{Memory, REGIONS};
-use super::inflight::Inflight;
+use super::inflight::{Inflight, process_number};
 use super::request::SERIAL;
 use super::ring::{LARGEST, Ring, lengths};
 use super::running::{Running, Start};
@@ -38,6 +38,9 @@ pub(super) struct Device {
     said: Said,
     memory: Arc<Memory>,
     inflight: Option<Inflight>,
+    /// The driver has been served by a process that was killed with acknowledged writes in its
+    /// memory.
+    outlived: bool,
     queues: Box<[Virtqueue]>,
     /// True when the server is stopping: no ring is started any more.
     closing: bool,
@@ -59,6 +62,8 @@ struct Virtqueue {
     /// True when the ring was malformed in the old server of a handover: it is not started again
     /// until the front end sets its addresses again.
     broken: bool,
+    /// The driver has used the ring before, and goes on with it after its server was killed.
+    goes_on: bool,
     running: Option<Running>,
 }
 
@@ -66,7 +71,17 @@ impl Device {
     pub(super) fn new(mapping: Arc<Mapping>, queues: u16, serial: [u8; SERIAL]) -> Self {
         let queues = (0..queues).map(|_| Virtqueue::default()).collect();
         let (said, memory) = (Said::default(), Arc::default());
-        Self { mapping, serial, features: 0, said, memory, inflight: None, queues, closing: false }
+        Self {
+            mapping,
+            serial,
+            features: 0,
+            said,
+            memory,
+            inflight: None,
+            outlived: false,
+            queues,
+            closing: false,
+        }
     }
 
     /// Returns true when the front end has negotiated this feature.
@@ -79,6 +94,45 @@ impl Device {
     pub(super) fn end(&mut self, gone: bool) {
         self.closing = true;
         self.stop_all(gone);
+        self.settle();
+    }
+
+    /// Flushes acknowledged writes that would end with this process, for a front end that connects
+    /// to another one.
+    fn settle(&self) {
+        let Some(inflight) = self.inflight.as_ref().filter(|_| self.mapping.holds_acknowledged()) else {
+            return;
+        };
+        match self.mapping.flush() {
+            Ok(()) if !self.mapping.is_lost() => {
+                inflight.set_holder(None);
+            }
+            Ok(()) => {}
+            Err(e) => log::error!("the front end's last writes: {e}"),
+        }
+    }
+
+    /// Notes that a ring starts. Its driver may have used it with a server that was killed.
+    fn follows(&mut self, index: usize, is_new: bool) {
+        let queue = &mut self.queues[index];
+        if !is_new && self.outlived && self.features & FLUSH != 0 {
+            queue.goes_on = true;
+            self.mapping.lose("the vhost-user server before was killed");
+        } else if is_new && queue.goes_on {
+            self.starts_anew();
+        }
+    }
+
+    /// Notes that the driver starts anew.
+    fn starts_anew(&mut self) {
+        if std::mem::take(&mut self.outlived) {
+            for inflight in &self.inflight {
+                inflight.set_holder(None);
+                inflight.set_holder(Some(process_number()));
+            }
+            self.queues.iter_mut().for_each(|queue| queue.goes_on = false);
+            self.mapping.start_anew();
+        }
     }
 
     /// Stops all rings at once, since each may have to wait for the lower device.
@@ -109,7 +163,7 @@ impl Device {
     /// Starts a ring as `start` does; with `rests` it is paused until it is resumed.
     fn start_at(&mut self, index: usize, rests: bool) -> Result<()> {
         let queue = &mut self.queues[index];
-        let (Some(at), Some(kick)) = (queue.at, &queue.kick) else { return Ok(()) };
+        let (Some(at), true) = (queue.at, queue.kick.is_some()) else { return Ok(()) };
         if !queue.enabled || queue.running.is_some() || queue.broken || self.closing {
             return Ok(());
         }
@@ -128,6 +182,10 @@ impl Device {
         queue.lies = Some(at.map(|place| place.raw_value()));
         let ring = Ring::new(self.memory.ram(), queue.size, at, self.features & EVENT_INDEX != 0)
             .map_err(|e| broken(format!("{name}: {e}")))?;
+        let is_new = queue.base == 0 && ring.used() == 0;
+        self.follows(index, is_new);
+        let queue = &mut self.queues[index];
+        let Some(kick) = &queue.kick else { return Ok(()) };
         let tracker = self.inflight.as_ref().and_then(|inflight| inflight.tracker(index, queue.size));
         let no_start = |e| broken(format!("ring {index} cannot be started: {e}"));
         let start = Start {
@@ -196,6 +254,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             *queue = Virtqueue::default();
         }
         self.features = 0;
+        self.starts_anew();
         Ok(())
     }
 
@@ -375,6 +434,12 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn set_inflight_fd(&mut self, inflight: &VhostUserInflight, file: File) -> Result<()> {
         let inflight = Inflight::open(inflight, file)?;
         self.stop_all(false);
+        let holder = self.mapping.holds_acknowledged().then(process_number);
+        self.outlived = inflight.set_holder(holder);
+        if !self.outlived {
+            // Another driver, or one that has lost nothing.
+            self.mapping.start_anew();
+        }
         self.inflight = Some(inflight);
         (0..self.queues.len()).try_for_each(|index| self.start(index))
     }

@@ -9,6 +9,9 @@
 //!   a ring:   features u64 | version u16 | size u16 | last head u16 | used index u16 | entries
 //!   entry:    in flight u8 | padding | next u16 | counter u64
 //! ```
+//! No feature has a meaning yet. In those of the first ring a server that holds acknowledged writes
+//! in its own memory has a number of its process, until it ends: another server that finds one
+//! knows that the first one was killed.
 //!
 //! A chain is returned in four steps: its entry is linked to the previous one, its head becomes the
 //! last head, the used index is published in guest memory, and the entry is cleared. After a kill
@@ -16,10 +19,13 @@
 //! batch are done.
 
 use std::fs::File;
-use std::sync::Arc;
+use std::process;
 use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::rand::GetRandomFlags;
 use vhost::vhost_user::message::VhostUserInflight;
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 
@@ -34,6 +40,7 @@ const ENTRY: usize = 16;
 const ALIGN: usize = 64;
 
 /// Offsets in a ring's part.
+const FEATURES: usize = 0;
 const VERSION: usize = 8;
 const SIZE: usize = 10;
 const LAST: usize = 12;
@@ -101,6 +108,19 @@ impl Inflight {
         let len = part(self.size) as u64 * u64::from(self.queues);
         let carried = CarriedInflight { len, offset: of.start(), queues: self.queues, size: self.size };
         Some((carried, of.file()))
+    }
+
+    /// Notes the process that holds acknowledged writes; none when all are stored. Returns true, and
+    /// changes nothing, when another process held some and did not end: all later ones see that.
+    pub(super) fn set_holder(&self, holder: Option<u64>) -> bool {
+        // Every memory has the part of a ring.
+        let Some(first) = self.tracker(0, self.size) else { return false };
+        let before: u64 = first.load(FEATURES);
+        let was_killed = holder.is_some() && before != 0 && Some(before) != holder;
+        if !was_killed {
+            first.store(FEATURES, holder.unwrap_or(0));
+        }
+        was_killed
     }
 
     /// Returns the part of a ring, if the memory has one of at least this size.
@@ -202,6 +222,20 @@ impl Tracker {
     }
 }
 
+/// A number of this process, which no other one has.
+pub(super) fn process_number() -> u64 {
+    static NUMBER: OnceLock<u64> = OnceLock::new();
+    *NUMBER.get_or_init(|| {
+        let mut bytes = [0; 8];
+        // Where the kernel has no random bytes, time and number of the process do.
+        if rustix::rand::getrandom(&mut bytes, GetRandomFlags::NONBLOCK) != Ok(bytes.len()) {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            return now.as_secs() << 32 | u64::from(process::id());
+        }
+        u64::from_ne_bytes(bytes) | 1
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -241,6 +275,18 @@ mod tests {
             assert_eq!(open().recover(published), left, "the index is {published}");
             assert_eq!(open().recover(published), left, "and the same once more");
         }
+    }
+
+    #[test]
+    fn a_server_that_was_killed_is_known_by_the_next_one() {
+        let (of, file) = Inflight::make(2, 8).unwrap();
+        let open = || Inflight::open(&of, file.try_clone().unwrap()).unwrap();
+        assert!(!open().set_holder(Some(3)), "it is new");
+        assert!(!open().set_holder(Some(3)), "it is this process");
+        assert!(open().set_holder(Some(5)));
+        assert!(open().set_holder(Some(5)), "and by the one after");
+        open().set_holder(None);
+        assert!(!open().set_holder(Some(7)), "it has ended");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::vhost_user::front::{FLUSH, Front, OUT, SLOTS, data};
 use crate::vhost_user::writes::Writes;
 
 const OK: u8 = 0;
+const IO_ERROR: u8 = 1;
 
 /// The byte that fills a slot's place on the disk.
 fn byte(slot: usize) -> u8 {
@@ -73,4 +74,48 @@ fn no_write_is_lost_when_the_server_is_killed_again_and_again() {
     writes.finish(&mut front);
     drop(front);
     server.stop();
+}
+
+/// A volume with tags holds acknowledged writes in its memory until a flush, or until it is closed.
+#[test]
+fn the_flushes_of_a_machine_fail_when_writes_ended_with_its_killed_server() {
+    let scratch = Scratch::new();
+    let volume = Volume::at(&scratch, "image").format("48M", &["--integrity", "hmac-sha256"]);
+    for modes in [&[][..], &["--integrity-no-journal"]] {
+        let (server, socket) = serve(&volume, modes);
+        let mut front = Front::connect(&socket);
+        let write = |front: &mut Front, fill: u8| {
+            front.put(data(0), &[fill; 4096]);
+            assert_eq!(front.does(OUT, 0, 4096), OK, "{modes:?}");
+        };
+        write(&mut front, 1);
+        assert_eq!(front.does(FLUSH, 0, 0), OK);
+        // A server that is stopped loses nothing.
+        write(&mut front, 2);
+        server.stop();
+        let (server, _) = serve(&volume, modes);
+        front.reconnect(&socket);
+        assert_eq!(front.does(FLUSH, 0, 0), OK, "{modes:?}");
+        write(&mut front, 4);
+        server.kill();
+        let (server, _) = serve(&volume, modes);
+        front.reconnect(&socket);
+        for _ in 0..2 {
+            assert_eq!(front.does(FLUSH, 0, 0), IO_ERROR, "{modes:?}");
+        }
+        assert!(server.log().contains("was killed: writes that it had acknowledged"), "{}", server.log());
+        // As long as that driver goes on, also with a further server.
+        server.stop();
+        let (server, _) = serve(&volume, modes);
+        front.reconnect(&socket);
+        assert_eq!(front.does(FLUSH, 0, 0), IO_ERROR, "{modes:?}");
+        // A driver that starts anew finds what is there.
+        drop(front);
+        let mut front = Front::connect(&socket);
+        write(&mut front, 5);
+        assert_eq!(front.does(FLUSH, 0, 0), OK, "{modes:?}");
+        drop(front);
+        server.stop();
+        assert_eq!(volume.read(0, 4096), [5; 4096], "{modes:?}");
+    }
 }
