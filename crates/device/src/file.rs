@@ -29,7 +29,7 @@ use cut::KnownSize;
 use expected::Expected;
 pub use expected::ExpectedBytes;
 pub use looped::loop_over;
-pub use sysfs::file_below_loop;
+pub use sysfs::{file_below_loop, part_of_loop_file};
 
 /// `_IOR(0x12, 114, size_t)` (linux/fs.h).
 const BLKGETSIZE64: u64 = 2 << 30 | 8 << 16 | 0x12 << 8 | 114;
@@ -141,13 +141,14 @@ impl FileDevice {
         };
         let losses = Arc::new(FlushLosses::new(&name));
         let is_stacked = write_back::is_stacked(&file);
+        let known = KnownSize::new(size, &file);
         let shared = Shared {
             file,
             asking: Mutex::default(),
             is_stacked,
             name,
             way,
-            size: KnownSize::new(size),
+            size: known,
             discard_unit,
             losses,
             expected: OnceLock::new(),

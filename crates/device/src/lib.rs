@@ -60,12 +60,14 @@ pub use channel::{Channel, Device, Extent, Finished, Immediate, Io, LossHandler,
 pub use clock::monotonic;
 pub use delay::{DelayDevice, Delayed};
 pub use error::{Error, ErrorKind};
-pub use file::{ExpectedBytes, FileDevice, OpenOptions, file_below_loop, loop_over, open_again};
+pub use file::{
+    ExpectedBytes, FileDevice, OpenOptions, file_below_loop, loop_over, open_again, part_of_loop_file,
+};
 pub use geometry::{Geometry, Zone, ZoneAction, ZoneLimits, Zones};
 /// The events of poll(2) that a [`Ring`] waits for.
 #[doc(no_inline)]
 pub use libc::{POLLIN, POLLOUT};
-pub use lock::lock as lock_image;
+pub use lock::{lock as lock_image, lock_image_part};
 pub use mailbox::Mailbox;
 pub use nbd::NbdDevice;
 pub use ram::RamDevice;

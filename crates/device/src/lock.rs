@@ -3,11 +3,16 @@
 //! The lock is an open-file-description lock on the byte range that QEMU locks too (100 to 299), so
 //! that it also excludes qemu-nbd and virtual machines; `flock`, which cryptsetup takes for its
 //! headers, stays free.
+//!
+//! Two partitions of one loop device are two images in one file. Who uses a part of a file shares
+//! that lock, and locks the part's place in a range behind every file's end, which the users of
+//! whole files lock, too.
 
 #![expect(unsafe_code, reason = "locks of open files, which rustix does not have")]
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
@@ -17,6 +22,8 @@ use crate::{Error, ErrorKind};
 
 const FIRST: libc::off_t = 100;
 const LEN: libc::off_t = 200;
+/// Where the range begins that stands for a file's bytes. It has no end.
+const PARTS: libc::off_t = 1 << 62;
 
 /// The time for which a held lock is tried again: a program that ends, or starts another one, holds
 /// its files for a moment after it closed them.
@@ -28,7 +35,26 @@ const MOMENT: Duration = Duration::from_millis(100);
 /// # Errors
 /// `Locked` when another program has the lock; `NoLock` when the filesystem has no locks.
 pub fn lock(file: &File, name: &str, exclusive: bool) -> Result<(), Error> {
-    for_a_moment(|| try_lock(file, exclusive)).map_err(|e| refused(name, e))
+    let take =
+        || try_lock(file, (FIRST, LEN), exclusive).and_then(|()| lock_parts(file, (PARTS, 0), exclusive));
+    for_a_moment(take).map_err(|e| refused(name, e))
+}
+
+/// As [`lock`], of an image that is a part of a file: users of other parts are not kept away.
+///
+/// # Errors
+/// As [`lock`].
+pub fn lock_image_part(file: &File, name: &str, exclusive: bool, part: &Range<u64>) -> Result<(), Error> {
+    let at = libc::off_t::try_from(part.start).ok().and_then(|start| PARTS.checked_add(start));
+    let len = libc::off_t::try_from(part.end.saturating_sub(part.start)).ok();
+    let (Some(at), Some(len @ 1..)) = (at, len) else { return lock(file, name, exclusive) };
+    let take = || try_lock(file, (FIRST, LEN), false).and_then(|()| lock_parts(file, (at, len), exclusive));
+    for_a_moment(take).map_err(|e| refused(name, e))
+}
+
+/// Locks places of parts; not where the file system takes no such range.
+fn lock_parts(file: &File, range: (libc::off_t, libc::off_t), exclusive: bool) -> io::Result<()> {
+    try_lock(file, range, exclusive).or_else(|e| if is_taken(&e) { Err(e) } else { Ok(()) })
 }
 
 /// Repeats `take` for a moment while another program has the lock.
@@ -60,14 +86,15 @@ fn refused(name: &str, e: io::Error) -> Error {
     Error::new(kind, format!("{name} {what}")).with_source(e)
 }
 
-fn try_lock(file: &File, exclusive: bool) -> io::Result<()> {
+/// Locks bytes from the first number on, as many as the second one says, 0 for all.
+fn try_lock(file: &File, (start, len): (libc::off_t, libc::off_t), exclusive: bool) -> io::Result<()> {
     let kind = if exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
     #[expect(clippy::cast_possible_truncation, reason = "libc's own constants, one width apart")]
     let request = libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: FIRST,
-        l_len: LEN,
+        l_start: start,
+        l_len: len,
         l_pid: 0,
     };
     // SAFETY: the descriptor is open and the structure outlives the call, which only reads it.
@@ -95,6 +122,31 @@ mod tests {
         lock(&second, "image", true).unwrap();
         closing.join().unwrap();
         lock(&open(), "image", true).unwrap_err();
+    }
+
+    #[test]
+    fn parts_of_a_file_have_users_of_their_own() {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        let open = || File::options().read(true).write(true).open(path.path()).unwrap();
+        let part = |exclusive, part: Range<u64>| {
+            let file = open();
+            lock_image_part(&file, "part", exclusive, &part).map(|()| file).map_err(|e| e.kind())
+        };
+        let users = [part(true, 0..4096).unwrap(), part(true, 4096..8192).unwrap()];
+        for (exclusive, range) in [(true, 0..4096), (false, 4095..5000), (true, 8191..9000)] {
+            assert_eq!(part(exclusive, range).map(drop), Err(ErrorKind::Locked));
+        }
+        part(false, 8192..9000).unwrap();
+        for exclusive in [false, true] {
+            assert_eq!(lock(&open(), "whole", exclusive).unwrap_err().kind(), ErrorKind::Locked);
+        }
+        drop(users);
+        let whole = open();
+        lock(&whole, "whole", false).unwrap();
+        part(false, 0..4096).unwrap();
+        assert_eq!(part(true, 0..4096).map(drop), Err(ErrorKind::Locked));
+        lock(&whole, "whole", true).unwrap();
+        assert_eq!(part(false, 0..4096).map(drop), Err(ErrorKind::Locked));
     }
 
     #[test]

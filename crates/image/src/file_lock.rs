@@ -2,15 +2,20 @@
 
 use std::fs::{self, File};
 use std::io::ErrorKind as IoKind;
+use std::iter::successors;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
-use underseal_device::{ErrorKind, file_below_loop, lock_image};
+use underseal_device::{ErrorKind, file_below_loop, lock_image, lock_image_part, part_of_loop_file};
 
 use crate::Result;
+
+/// The most loop devices on each other that are followed. The kernel refuses a circle.
+pub(crate) const DEEPEST: usize = 8;
 
 /// Opens the file of a descriptor again and locks it, as a file that is opened by its path. `None`
 /// for what is neither a regular file nor a block device, for a file that this user may not open
@@ -21,7 +26,7 @@ pub(crate) fn lock_again(descriptor: RawFd, writes: bool) -> Result<Option<File>
     if !fs::metadata(&path).is_ok_and(|of| is_lockable(&of)) {
         return Ok(None);
     }
-    lock(Path::new(&path), "the open file", writes)
+    lock(Path::new(&path), "the open file", writes, None)
 }
 
 /// Opens the file of a descriptor again, for reading: a lock of the new open file is no lock of the
@@ -36,11 +41,16 @@ pub(crate) fn open_again(descriptor: RawFd) -> std::io::Result<File> {
     }
 }
 
-/// Locks the file below a loop device, or below a partition of one: a lock of the device alone
-/// leaves the file open to other programs, and to other loop devices.
+/// Locks the file at the bottom of a loop device, or the part of it that a partition of one is: a
+/// lock of the device alone leaves the file open to other programs, and to other loop devices.
 pub(crate) fn lock_below_loop(device: &File, writes: bool) -> Result<Option<File>> {
-    let of_device = device.metadata().ok().filter(|of| of.file_type().is_block_device());
-    let Some(path) = of_device.and_then(|of| file_below_loop(of.rdev())) else { return Ok(None) };
+    let below = |of: fs::Metadata| file_below_loop(of.rdev()).filter(|_| of.file_type().is_block_device());
+    let first = device.metadata().ok().and_then(below);
+    let files = successors(first, |path| fs::metadata(path).ok().and_then(below));
+    let Some((depth, path)) = files.take(DEEPEST).enumerate().last() else { return Ok(None) };
+    // On a loop device on another one it is unknown where the part lies.
+    let of_device = device.metadata().ok().filter(|_| depth == 0);
+    let part = of_device.and_then(|of| part_of_loop_file(of.rdev()));
     // The server of a file that is mounted has locked the image; a suspended one would not answer.
     if is_mount_point(&path) {
         return Ok(None);
@@ -55,10 +65,10 @@ pub(crate) fn lock_below_loop(device: &File, writes: bool) -> Result<Option<File
     }
     let again = format!("/proc/self/fd/{}", found.as_raw_fd());
     let name = format!("{}, on which the loop device lies,", path.display());
-    lock(Path::new(&again), &name, writes)
+    lock(Path::new(&again), &name, writes, part)
 }
 
-fn lock(path: &Path, name: &str, writes: bool) -> Result<Option<File>> {
+fn lock(path: &Path, name: &str, writes: bool, part: Option<Range<u64>>) -> Result<Option<File>> {
     let open = |writes| File::options().read(true).write(writes).open(path);
     let (file, writes) = match open(writes) {
         Err(e) if writes && matches!(e.kind(), IoKind::PermissionDenied | IoKind::ReadOnlyFilesystem) => {
@@ -67,7 +77,11 @@ fn lock(path: &Path, name: &str, writes: bool) -> Result<Option<File>> {
         opened => (opened, writes),
     };
     let Ok(file) = file else { return Ok(None) };
-    match lock_image(&file, name, writes) {
+    let locked = match part {
+        Some(part) => lock_image_part(&file, name, writes, &part),
+        None => lock_image(&file, name, writes),
+    };
+    match locked {
         Err(e) if e.kind() == ErrorKind::Locked => Err(e.into()),
         locked => Ok(locked.is_ok().then_some(file)),
     }

@@ -119,8 +119,8 @@ impl Lower {
         }
     }
 
-    /// Refuses a file that a loop device is over: a file system that is mounted there would write
-    /// over what is made.
+    /// Refuses a file that a loop device is over, or another one over the file of a loop device: a
+    /// file system that is mounted there would write over what is made.
     pub(crate) fn refuse_looped(&self) -> Result<()> {
         let (Kind::File { file, .. } | Kind::Custom { file: Some(file), .. }) = &*self.0 else {
             return Ok(());

@@ -28,6 +28,7 @@ use underseal_volume::reencrypt::{self, Options, Outcome};
 
 pub use self::options::ReencryptionOptions;
 use self::watch::WatchedSteps;
+use crate::file_lock::DEEPEST;
 use crate::lower::{Lower, LowerDevice};
 use crate::open::size_of;
 use crate::traces::without_traces;
@@ -131,8 +132,7 @@ pub(crate) fn refuse_marked(image: &Path) -> Result<()> {
         let node = fs::metadata(image).ok().filter(|of| of.file_type().is_block_device())?;
         file_below_loop(node.rdev())
     };
-    // The kernel refuses a circle of loop devices, and so deep a pile is nobody's.
-    let below = std::iter::successors(one(image), |path| one(path)).take(8).last();
+    let below = std::iter::successors(one(image), |path| one(path)).take(DEEPEST).last();
     let Some(found) = marker::look(below.as_deref().unwrap_or(image))? else { return Ok(()) };
     let what = format!(
         "the image is in the middle of a reencryption: {} says which bytes are old; finish it with \
@@ -149,6 +149,7 @@ fn run(
     progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<ReencryptionEnd> {
     options.check()?;
+    data.refuse_looped()?;
     let (on, key) = begin::ready(data, &Key::new(passphrase)?, options)?;
     let resume = ResumeOptions {
         detached: options.header.is_some(),

@@ -91,6 +91,10 @@ fn the_file_below_a_loop_device_is_locked() {
         ]
     };
     let file = options(true).open(&path).unwrap();
+    // A loop device on the loop device.
+    let upper = String::from_utf8(losetup(&["--find", "--show", &device]).stdout).unwrap().trim().to_owned();
+    let deep = options(true).open(&upper).map(drop).map_err(|e| e.kind());
+    losetup(&["--detach", &upper]);
     let refused = attempts().map(|(how, opened)| (how, opened.map(drop).map_err(|e| e.kind())));
     drop(file);
     let through = options(true).open(&device);
@@ -100,6 +104,7 @@ fn the_file_below_a_loop_device_is_locked() {
     for (how, refused) in refused {
         assert_eq!(refused, Err(ErrorKind::Busy), "{how}");
     }
+    assert_eq!(deep, Err(ErrorKind::Busy));
     assert!(is_open);
     assert_eq!(beside, Err(ErrorKind::Busy));
 }

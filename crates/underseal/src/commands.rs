@@ -29,6 +29,7 @@ pub(crate) use table::{Active, over};
 
 use crate::cli::{Cli, Command};
 use crate::error::Result;
+use crate::lower::is_remote;
 
 /// Runs the command. The error is ready to be shown.
 pub(crate) fn run(cli: Cli) -> Result<()> {
@@ -58,8 +59,11 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
     }
 }
 
-/// Returns true when two paths lead to one file, or one block device.
+/// Returns true when two paths lead to one file, or one block device, or are one address.
 fn same_file(a: &Path, b: &Path) -> bool {
+    if is_remote(a) {
+        return a == b;
+    }
     let about = |path: &Path| {
         let file = std::fs::metadata(path).ok()?;
         // A device can have any number of nodes.

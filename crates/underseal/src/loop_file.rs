@@ -8,16 +8,19 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
-use underseal_device::{ErrorKind, FileDevice, lock_image};
+use underseal_device::{ErrorKind, FileDevice, lock_image, lock_image_part, part_of_loop_file};
 use underseal_dm::{DeviceNumber, backing_file};
 use underseal_export::fuse::SOURCE;
 use underseal_fuse::MountEntry;
 
+/// The most loop devices on each other that are followed. The kernel refuses a circle.
+const DEEPEST: usize = 8;
+
 /// The device and inode number of a file: several loop devices may use it.
 pub(crate) type FileId = (DeviceNumber, u64);
 
-/// Locks the file below an image that is a loop device, for as long as the image is open. `Locked`
-/// when another program has that file.
+/// Locks the file at the bottom of an image that is a loop device, or the image's part of it, for as
+/// long as the image is open. `Locked` when another program has that file or part.
 pub(crate) fn lock_below(image: &FileDevice, exclusive: bool) -> underseal_device::Result<()> {
     let Some((path, id)) = find(image.file()) else { return Ok(()) };
     let name = name_of(&path);
@@ -25,7 +28,7 @@ pub(crate) fn lock_below(image: &FileDevice, exclusive: bool) -> underseal_devic
         log::warn!("{name} cannot be locked: another program may open it");
         return Ok(());
     };
-    match lock_image(&file, &name, exclusive) {
+    match lock(image, (&file, &path), exclusive) {
         Err(e) if e.kind() == ErrorKind::Locked => Err(e),
         Err(e) => {
             log::warn!("{e}");
@@ -53,21 +56,49 @@ pub(crate) fn carried(fds: &mut Vec<OwnedFd>) -> Option<File> {
 /// other server had none, and another program has one.
 pub(crate) fn keep_carried(image: &FileDevice, file: File, exclusive: bool) -> underseal_device::Result<()> {
     let path = find(image.file()).map_or_else(PathBuf::new, |(path, _)| path);
-    lock_image(&file, &name_of(&path), exclusive)?;
+    lock(image, (&file, &path), exclusive)?;
     image.keep_open(file);
     Ok(())
+}
+
+/// Locks a file below an image: a partition's part of it.
+fn lock(image: &FileDevice, (file, path): (&File, &Path), exclusive: bool) -> underseal_device::Result<()> {
+    let name = name_of(path);
+    let device = image.file().metadata().map_or(0, |of| of.rdev());
+    // On a loop device on another one it is unknown where the part lies.
+    let is_direct = path_of(DeviceNumber::of_node(device)).as_deref() == Some(path);
+    match part_of_loop_file(device).filter(|_| is_direct) {
+        Some(part) => lock_image_part(file, &name, exclusive, &part),
+        None => lock_image(file, &name, exclusive),
+    }
 }
 
 fn name_of(path: &Path) -> String {
     format!("{}, on which the loop device lies,", path.display())
 }
 
-/// Returns the path and the numbers of the file below a loop device, or below a partition of one.
-/// Returns `None` for a file that Underseal serves: its server has locked the image, and a
-/// suspended server would not answer.
+/// Returns the path and the numbers of the file below a loop device, or below a partition of one; of
+/// a loop device on another one, the file at the bottom. Returns `None` for a file that Underseal
+/// serves: its server has locked the image, and a suspended server would not answer.
 pub(crate) fn find(node: &File) -> Option<(PathBuf, FileId)> {
-    let path = path_of(DeviceNumber::of_node(node.metadata().ok()?.rdev()))?;
-    Some((path, backing_file(node).ok()?))
+    let one = |node: &File| {
+        let of = node.metadata().ok().filter(|of| of.file_type().is_block_device())?;
+        Some((path_of(DeviceNumber::of_node(of.rdev()))?, backing_file(node).ok()?))
+    };
+    let mut found = one(node)?;
+    for _ in 1..DEEPEST {
+        let (path, id) = &found;
+        let open = open_again_where(path, |file| is_file(file, *id) && is_block_device(file));
+        match open.and_then(|open| one(&open(false).ok()?)) {
+            Some(below) => found = below,
+            None => break,
+        }
+    }
+    Some(found)
+}
+
+fn is_block_device(file: &File) -> bool {
+    file.metadata().is_ok_and(|of| of.file_type().is_block_device())
 }
 
 /// The path of the file below an image that is a loop device, be it on a further loop device.
@@ -76,8 +107,7 @@ pub(crate) fn below(image: &Path) -> Option<PathBuf> {
         let of = fs::metadata(image).ok().filter(|of| of.file_type().is_block_device())?;
         path_of(DeviceNumber::of_node(of.rdev()))
     };
-    // The kernel refuses a circle, and so deep a pile is nobody's.
-    successors(one(image), |path| one(path)).take(8).last()
+    successors(one(image), |path| one(path)).take(DEEPEST).last()
 }
 
 /// The path of the file that a loop device, or a partition of one, lies on. As for [`find`].

@@ -1,4 +1,4 @@
-//! A file that another program makes shorter while it is open.
+//! A file that another program makes shorter, or removes, while it is open.
 //!
 //! The kernel tells no one: a write beyond the new end makes the file longer again, with a hole of
 //! zeros before it, and a flush succeeds without the bytes that are gone. So each flush and each
@@ -6,16 +6,22 @@
 //! compare it once a tick of the kernel's coarse clock, and always where they reach the end: only
 //! those could give the file its old size back.
 //!
-//! Once a file was too short, all flushes and changes fail until the device is opened again, or the
-//! volume takes the new size over ([`need`](crate::Device::need), an operator's `resize`).
+//! A file that has no name any more, removed or replaced by another one, ends with this program: a
+//! flush that succeeds would promise bytes that no program can read. One that had none at the
+//! opening is a temporary one.
+//!
+//! Once a file was too short, or has lost its name, all flushes and changes fail until the device
+//! is opened again, or the volume takes the new size over ([`need`](crate::Device::need), an
+//! operator's `resize`).
 
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
 
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{Shared, size};
+use super::Shared;
 use crate::Error;
 
 /// The size that a device relies on.
@@ -27,12 +33,22 @@ pub(super) struct KnownSize {
     /// The time of the last look at the file, in nanoseconds.
     looked: AtomicI64,
     is_cut: AtomicBool,
+    /// A regular file had a name at the opening.
+    had_name: bool,
+}
+
+/// A fault of a file.
+enum Fault {
+    /// The size in bytes.
+    Short(u64),
+    Nameless,
 }
 
 impl KnownSize {
-    pub(super) fn new(size: u64) -> Self {
+    pub(super) fn new(size: u64, file: &File) -> Self {
         let (looked, is_cut) = Default::default();
-        Self { size: size.into(), needed: size.into(), looked, is_cut }
+        let had_name = file.metadata().is_ok_and(|of| of.is_file() && of.nlink() > 0);
+        Self { size: size.into(), needed: size.into(), looked, is_cut, had_name }
     }
 
     pub(super) fn get(&self) -> u64 {
@@ -57,25 +73,37 @@ impl KnownSize {
         self.looked.load(SeqCst) != now && self.looked.swap(now, SeqCst) != now
     }
 
-    /// Returns the size of a file that is too short, at the first look that finds it so; then and
-    /// later the file counts as cut.
-    fn look(&self, file: &File) -> Option<u64> {
-        // A size that cannot be read is no evidence.
-        let found = size(file).ok().filter(|size| *size < self.needed.load(SeqCst))?;
-        (!self.is_cut.swap(true, SeqCst)).then_some(found)
+    /// Returns the fault of a file, at the first look that finds it; then and later the file counts
+    /// as cut.
+    fn look(&self, file: &File) -> Option<Fault> {
+        // A file that cannot be looked at is no evidence.
+        let of = file.metadata().ok()?;
+        let size = if of.is_file() { of.len() } else { super::size(file).ok()? };
+        let fault = match () {
+            () if size < self.needed.load(SeqCst) => Fault::Short(size),
+            () if self.had_name && of.nlink() == 0 => Fault::Nameless,
+            () => return None,
+        };
+        (!self.is_cut.swap(true, SeqCst)).then_some(fault)
     }
 }
 
 impl Shared {
     /// Fails with `EIO` once another program has made the file shorter.
     pub(super) fn miss_end(&self) -> Result<(), Errno> {
-        if let Some(found) = self.size.look(&self.file) {
-            log::error!(
+        match self.size.look(&self.file) {
+            Some(Fault::Short(found)) => log::error!(
                 "{}: another program has made it shorter: it has {found} bytes, and {} are in use; what clients \
                  wrote beyond is lost; nothing is written any more until the volume is opened again, or `resize` takes the new size",
                 self.name,
                 self.size.needed.load(SeqCst)
-            );
+            ),
+            Some(Fault::Nameless) => log::error!(
+                "{}: another program has removed or replaced it: what clients write is lost when it is closed; nothing is written \
+                 any more",
+                self.name
+            ),
+            None => {}
         }
         if self.is_cut() { Err(Errno::IO) } else { Ok(()) }
     }
@@ -87,7 +115,7 @@ impl Shared {
 
     /// The error of a change or flush that fails for that.
     pub(super) fn told_of_cut(&self, error: Error) -> Error {
-        let context = format!("{error}: another program has made {} shorter", self.name);
+        let context = format!("{error}: another program has made {} shorter, or removed it", self.name);
         Error::new(error.kind(), context).with_source(Errno::IO)
     }
 

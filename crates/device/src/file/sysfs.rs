@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{File, read, read_dir, read_to_string};
+use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
@@ -33,6 +34,19 @@ pub fn file_below_loop(device: u64) -> Option<PathBuf> {
     let mut path = ["loop/backing_file", "../loop/backing_file"].into_iter().find_map(read)?;
     path.pop_if(|last| *last == b'\n');
     Some(OsString::from_vec(path).into())
+}
+
+/// Returns the bytes of its file that a loop device, or a partition of one, shows; `None` for all.
+pub fn part_of_loop_file(device: u64) -> Option<Range<u64>> {
+    let folder = folder(device);
+    let number = |place: &str| read_to_string(folder.join(place)).ok()?.trim().parse::<u64>().ok();
+    let (start, of_loop) =
+        if folder.join("partition").exists() { (number("start")?, "../loop") } else { (0, "loop") };
+    let offset = number(&format!("{of_loop}/offset"))?;
+    let is_whole = of_loop == "loop" && offset == 0 && number("loop/sizelimit")? == 0;
+    let start = offset.checked_add(start.checked_mul(512)?)?;
+    let end = start.checked_add(number("size")?.checked_mul(512)?)?;
+    (!is_whole).then_some(start..end)
 }
 
 /// The kernel's exclusive users of the device, or of a part of it, as far as sysfs shows them:

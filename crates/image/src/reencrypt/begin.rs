@@ -168,7 +168,6 @@ fn change(
 
 /// Begins to encrypt plain data.
 fn encrypt(data: &Lower, passphrase: &Key, options: &ReencryptionOptions) -> Result<(Lower, VolumeKey)> {
-    data.refuse_looped()?;
     NewVolume::find_plain(data)?;
     let detached = options.header.is_some();
     if !detached && options.reduce.is_none() {

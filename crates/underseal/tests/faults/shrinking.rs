@@ -66,3 +66,34 @@ fn what_is_gone_is_eio_and_a_log_line_and_what_is_left_can_be_read() {
         assert!(line.contains(text(&volume.image)) && line.contains("ERROR"), "{line}");
     }
 }
+
+/// Flushes must not promise what ends with the server: nobody can open a file without a name.
+#[test]
+fn a_file_that_is_removed_or_replaced_fails_flushes() {
+    for replaces in [false, true] {
+        let scratch = Scratch::new();
+        let volume = Volume::luks2(&scratch, "24M");
+        let mut server = Server::start(&volume, &[]);
+        let mut client = Client::connect(&server.socket()).unwrap();
+        client.write(0, &[7; 4096]).unwrap();
+        client.flush().unwrap();
+        if replaces {
+            let copy = scratch.path("copy");
+            std::fs::copy(&volume.image, &copy).unwrap();
+            std::fs::rename(copy, &volume.image).unwrap();
+        } else {
+            // A rename alone changes nothing.
+            let moved = scratch.path("moved");
+            std::fs::rename(&volume.image, &moved).unwrap();
+            client.flush().unwrap();
+            std::fs::remove_file(moved).unwrap();
+        }
+        assert_eq!(client.flush(), Err(EIO));
+        assert_eq!(client.write(0, &[8; 4096]), Err(EIO));
+        assert_same(&client.read(0, 4096).unwrap(), &[7; 4096], "what it has can be saved");
+        drop(client);
+        server.signal(Signal::TERM);
+        assert!(!server.wait().success(), "its last flush fails, too");
+        assert!(server.log().contains("removed or replaced"), "{}", server.log());
+    }
+}

@@ -69,11 +69,34 @@ fn a_file_below_a_loop_device_is_not_encrypted_in_place() {
         output(encrypt.args(CHEAP_PBKDF2).arg("--passphrase-file").arg(&key))
     };
     let device = Loop::over(&image);
-    let refused = encrypt();
-    assert_eq!(refused.status.code(), Some(4), "{refused:?}");
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(said.contains(&device.0.display().to_string()), "{said}");
-    assert!(std::fs::read(&image).unwrap().iter().all(|byte| *byte == 0));
+    let is_refused = |refused: std::process::Output, by: &Loop| {
+        assert_eq!(refused.status.code(), Some(4), "{refused:?}");
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(said.contains(&by.0.display().to_string()), "{said}");
+        assert!(std::fs::read(&image).unwrap().iter().all(|byte| *byte == 0));
+    };
+    is_refused(encrypt(), &device);
+    // Between two tables.
+    let table = |name: &str, cipher: &str| {
+        let target = if cipher.is_empty() { "linear" } else { "crypt" };
+        scratch.file(name, format!("0 131072 {target} {cipher}{} 0\n", image.display()).as_bytes())
+    };
+    let key_of = "0".repeat(63) + "1";
+    let [old, new] = [table("old", ""), table("new", &format!("aes-xts-plain64 {key_of} 0 "))];
+    let mut between = underseal();
+    between.args(["reencrypt", "-q", "--force"]).arg(&image).arg("--state").arg(scratch.path("state"));
+    is_refused(output(between.arg("--old-table").arg(old).arg("--new-table").arg(new)), &device);
+    // The file has another name now; a second device is over the file of the one that is encrypted.
+    let renamed = scratch.path("renamed");
+    std::fs::rename(&image, &renamed).unwrap();
+    std::os::unix::fs::symlink(&renamed, &image).unwrap();
+    is_refused(encrypt(), &device);
+    let second = Loop::over(&renamed);
+    let mut encrypt_device = underseal();
+    encrypt_device.args(["reencrypt", "-q", "--force", "--encrypt", "--reduce-device-size", "32M"]);
+    encrypt_device.arg(&second.0).args(CHEAP_PBKDF2).arg("--passphrase-file").arg(&key);
+    is_refused(output(&mut encrypt_device), &device);
+    drop(second);
     drop(device);
     let done = encrypt();
     assert!(done.status.success(), "{done:?}");

@@ -26,6 +26,7 @@ pub(super) fn run(args: &ReencryptArgs, quiet: bool) -> Result<()> {
     let options = OpenOptions::default();
     // An open volume's server keeps the image locked.
     let lower = Lower::open(path, options)?;
+    begin::refuse_looped(path)?;
     let mut place = Place::new(lower.again(), Kept::Header { apart: None, allow_null: false });
     if args.encrypt && !resumes_encryption(args, &place)? {
         let key = begin::encrypt(args, &mut place)?;

@@ -69,9 +69,9 @@ pub(super) fn says_what(args: &ReencryptArgs) -> bool {
     *encrypt || *decrypt || key || cipher.is_some() || key_size.is_some() || sector_size.is_some()
 }
 
-/// Refuses an image that a loop device is over: a file system that is mounted there would write
-/// over what is made. Fails with `InUse`.
-fn refuse_looped(image: &Path) -> Result<()> {
+/// Refuses an image that a loop device is over, or another one over the file of a loop device: a
+/// file system that is mounted there would write over what is made. Fails with `InUse`.
+pub(super) fn refuse_looped(image: &Path) -> Result<()> {
     let Some(device) = File::open(image).ok().and_then(|file| loop_over(&file)) else { return Ok(()) };
     let device = device.display();
     let what = format!("{}: is in use by the loop device {device}", image.display());

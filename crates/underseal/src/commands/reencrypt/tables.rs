@@ -42,6 +42,7 @@ pub(super) fn run(args: &ReencryptArgs, path: &Path, quiet: bool) -> Result<()> 
     }
     let options = underseal_device::OpenOptions::default();
     let lower = Lower::open_unfinished(&args.image, options)?;
+    begin::refuse_looped(&args.image)?;
     let data = lower.again();
     let size = reencryption::size(&data.bytes()?)?;
     let (kept, marker) = if path.exists() {

@@ -19,7 +19,6 @@ use crate::reencryption::{self, Kept, Place, Where};
 /// left, or when data would be lost without consent; with the errors of making the header.
 pub(in super::super) fn encrypt(args: &ReencryptArgs, place: &mut Place) -> Result<VolumeKey> {
     let image = args.image.as_path();
-    super::refuse_looped(image)?;
     let data = place.data.bytes()?;
     match NewVolume::find_plain(&*data) {
         Ok(undone) => tell_undone(image, undone),
