@@ -402,9 +402,13 @@ impl FsWorker {
             op::FALLOCATE => {
                 let (handle, offset, size, mode) = (args.u64()?, args.u64()?, args.u64()?, args.u32()?);
                 let is_over = || caller::is_dying(header.pid);
-                let done = fs.handles.file(handle)?.allocate(offset, size, mode, &is_over);
-                if let Err(e) = done {
+                let file = fs.handles.file(handle)?;
+                if let Err(e) = file.allocate(offset, size, mode, &is_over) {
                     return Err(fs.tell(&*fs.nodes.get(node)?, "fallocate", &e));
+                }
+                // The kernel has no flag for it here, as it has for writes and cuts.
+                if header.uid != 0 {
+                    file.kill_suid()?;
                 }
             }
             op::LSEEK => {

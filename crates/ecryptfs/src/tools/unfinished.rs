@@ -7,6 +7,10 @@
 //! ```
 //! The second is written before the first name is replaced. So it may name a file that never took
 //! its place: then the name that it gives leads to the old file still, and the mark says nothing.
+//!
+//! A user who may write to a file may write a mark on it. So a file with another owner, group or
+//! mode than the old one's is no successor: no mark makes a name lead to a file that its writer
+//! could not write to before, or puts his file into the place of another user's.
 
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
@@ -108,7 +112,8 @@ impl Successor {
     /// The new file; nothing where it never took its place, or is not in this tree.
     pub(super) fn find(&self, found: &WalkEntry<'_>, old: &Metadata) -> Result<Option<PinnedEntry>> {
         let Ok(new) = found.root.beneath(&self.path) else { return Ok(None) };
-        if new.inode() != self.new {
+        let ownership = |of: &Metadata| (of.uid(), of.gid(), of.mode());
+        if new.inode() != self.new || ownership(&new.about()) != ownership(old) {
             return Ok(None);
         }
         // The new one was given the old one's time.

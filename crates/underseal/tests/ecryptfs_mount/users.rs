@@ -76,6 +76,13 @@ fn root_s_mount_makes_files_for_whoever_asks() {
     fs::set_permissions(folder.at("shared/root"), fs::Permissions::from_mode(0o4777)).unwrap();
     run(&mut as_user(USER, &["sh", "-c", &format!("echo x >> {}/root", shared.display())]));
     assert_eq!(fs::metadata(folder.below("shared/root")).unwrap().mode(), 0o100_777);
+    // And so does fallocate(2); root's leaves it.
+    for (user, mode) in [(0, 0o104_777), (USER, 0o100_777)] {
+        fs::set_permissions(folder.at("shared/root"), fs::Permissions::from_mode(0o4777)).unwrap();
+        let root = format!("{}/root", shared.display());
+        run(&mut as_user(user, &["fallocate", "--length", "20000", &root]));
+        assert_eq!(fs::metadata(folder.below("shared/root")).unwrap().mode(), mode, "{user}");
+    }
     mount.unmount();
 }
 

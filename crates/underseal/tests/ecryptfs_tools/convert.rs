@@ -146,3 +146,39 @@ fn a_further_name_whose_file_was_changed_since_is_refused_and_kept() {
     assert_refused(&refused, 7, &["compare the two"]);
     assert_eq!(by_inode(name), old);
 }
+
+/// Who may write to a file may write a note on it, which names a file of his own, or of another
+/// user, as the one that a conversion made.
+#[test]
+fn a_note_does_not_lead_to_a_file_of_another_user() {
+    let scratch = Scratch::new();
+    let lower = tree(&scratch);
+    let [own, theirs] = ["a", "folder/b"].map(|name| lower.join(name));
+    std::os::unix::fs::chown(&own, Some(65_534), Some(65_534)).unwrap();
+    let length = fs::metadata(&theirs).unwrap();
+    for (noted, led) in [(&theirs, &own), (&own, &theirs)] {
+        let old = fs::metadata(noted).unwrap();
+        let time = old.modified().unwrap();
+        fs::File::options().write(true).open(led).unwrap().set_modified(time).unwrap();
+        let new = fs::metadata(led).unwrap();
+        let path = led.strip_prefix(&lower).unwrap().display().to_string();
+        let (seconds, nanoseconds) = (old.mtime(), old.mtime_nsec());
+        let note = format!("{} {} {} {seconds} {nanoseconds} {path}", new.dev(), new.ino(), old.len());
+        rustix::fs::setxattr(
+            noted,
+            "user.underseal.converted",
+            note.as_bytes(),
+            rustix::fs::XattrFlags::empty(),
+        )
+        .unwrap();
+    }
+    assert_eq!(fs::metadata(&theirs).unwrap().len(), length.len());
+    // Into headers, where the walk comes to the noted file before it has replaced the other one.
+    let done = output(&mut convert(&lower, "file"));
+    assert!(done.status.success(), "{}", output_of(&done));
+    let [own, theirs] = [own, theirs].map(|path| fs::metadata(path).unwrap());
+    assert_ne!(own.ino(), theirs.ino());
+    assert_eq!((own.uid(), theirs.uid()), (65_534, length.uid()));
+    assert_eq!((own.nlink(), theirs.nlink()), (1, 1));
+    assert_eq!(theirs.len(), length.len());
+}

@@ -76,6 +76,15 @@ fn an_archive_holds_the_same_tree() {
     imported(&scratch, "ecryptfs_enable_filename_crypto");
     let file = scratch.path("plain").join("file15");
     run(tool("touch").args(["-d", "2001-02-03 04:05:06.789", file.to_str().unwrap()]));
+    // Targets that are no paths, or no tidy ones, and a long one.
+    for (name, target) in [
+        ("odd1", "https://foo//bar".to_owned()),
+        ("odd2", "./x/./y".into()),
+        ("odd3", "../..//z/".into()),
+        ("odd4", "/a//b".repeat(60)),
+    ] {
+        std::os::unix::fs::symlink(target, scratch.path("plain").join(name)).unwrap();
+    }
     fs::remove_dir_all(scratch.path("lower")).unwrap();
     assert_done(&ecryptfs(&scratch, "import", &["plain", "lower", "-o", "ecryptfs_enable_filename_crypto"]));
     assert_done(&ecryptfs(&scratch, "export", &["lower", "tree.tar", "--tar"]));

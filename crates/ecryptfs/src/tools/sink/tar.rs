@@ -1,8 +1,6 @@
 //! A tar archive with PAX records for attributes that do not fit its headers.
 
-use std::ffi::OsStr;
 use std::io::{self, Read, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::{FileType, major, minor};
@@ -11,6 +9,9 @@ use tar::{Builder, EntryType, Header};
 use super::{Sink, why};
 use crate::tools::attributes::TreeAttributes;
 use crate::{Error, ErrorKind, Result};
+
+/// The most bytes of a link's target in a header.
+const MOST_LINK: usize = 100;
 
 /// Exactly the promised number of bytes: the archive's headers tell where the next member begins.
 /// Missing bytes are replaced by zeros, as in the archives of other programs.
@@ -72,6 +73,16 @@ impl<W: Write> TarSink<W> {
     }
 
     fn begin(&mut self, kind: EntryType, attributes: &TreeAttributes, size: u64) -> Result<Header> {
+        self.begin_with(kind, attributes, size, Vec::new())
+    }
+
+    fn begin_with(
+        &mut self,
+        kind: EntryType,
+        attributes: &TreeAttributes,
+        size: u64,
+        mut records: Vec<(String, Vec<u8>)>,
+    ) -> Result<Header> {
         if self.broken {
             return Err(Error::new(ErrorKind::Io, "the archive is not complete"));
         }
@@ -82,11 +93,10 @@ impl<W: Write> TarSink<W> {
         header.set_gid(attributes.gid.into());
         header.set_size(size);
         header.set_mtime(u64::try_from(attributes.modified.0).unwrap_or(0));
-        let records = attributes
-            .xattrs
-            .iter()
-            .map(|(name, value)| (format!("SCHILY.xattr.{}", name.to_string_lossy()), value.clone()));
-        let mut records: Vec<_> = records.collect();
+        let xattrs = attributes.xattrs.iter();
+        records.extend(
+            xattrs.map(|(name, value)| (format!("SCHILY.xattr.{}", name.to_string_lossy()), value.clone())),
+        );
         if attributes.modified.1 != 0 || attributes.modified.0 < 0 {
             let time = match attributes.modified {
                 // Before 1970, the fraction counts in the other direction.
@@ -143,8 +153,13 @@ impl<W: Write> Sink for TarSink<W> {
     }
 
     fn symlink(&mut self, plain: &Path, target: &[u8], attributes: &TreeAttributes) -> Result<()> {
-        let mut header = self.begin(EntryType::Symlink, attributes, 0)?;
-        self.archive.append_link(&mut header, plain, OsStr::from_bytes(target)).map_err(failed)
+        // The target's bytes are kept as they are: other functions of the archive take it for a
+        // path, and leave out a slash that follows another one.
+        let record = ("linkpath".to_owned(), target.to_vec());
+        let mut header = self.begin_with(EntryType::Symlink, attributes, 0, vec![record])?;
+        let start = &target[..target.len().min(MOST_LINK)];
+        header.set_link_name_literal(start).map_err(failed)?;
+        self.archive.append_data(&mut header, in_archive(plain), io::empty()).map_err(failed)
     }
 
     fn special(&mut self, plain: &Path, attributes: &TreeAttributes) -> Result<()> {
