@@ -1,14 +1,17 @@
 //! The lock of an NBD server's export that is opened for writing.
 //!
 //! NBD has no locks: two programs that write to one export would destroy each other's volume. So a
-//! file for each address of the export, in the user's directory of control sockets, is locked for
-//! as long as the export is open. That keeps away the same user's programs on this host only, and
-//! only where both name the same export of the same server: its default export has two names.
+//! file for each address of the export, in the user's directories, is locked for as long as the
+//! export is open. That keeps away the same user's programs on this host only, and only where both
+//! name the same export of the same server: its default export has two names.
+//!
+//! The directory of control sockets depends on the environment, which a service or a job of cron
+//! has not got: a second directory depends on the user alone.
 
-use std::fs::File;
+use std::fs::{File, canonicalize};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use underseal_device::{ErrorKind, lock_image, nbd::NbdAddress};
 use underseal_export::control::Directory;
@@ -23,20 +26,18 @@ const DIGEST: usize = 16;
 /// has no directory for them.
 /// Fails with `InUse` when another program has the export open for writing.
 pub(crate) fn lock(address: &NbdAddress) -> Result<Vec<File>> {
-    let directory = Directory::of_user();
-    if let Err(e) = directory.make() {
-        log::warn!("{address}: cannot be locked: another program may write to it: {e}");
-        return Ok(Vec::new());
-    }
+    let directories = directories(address);
     let mut files = Vec::new();
     let mut identities = address.identities();
     // Two programs that lock several files do so in the same order.
     identities.sort();
     identities.dedup();
-    for identity in identities {
+    for (identity, directory) in
+        identities.iter().flat_map(|identity| directories.iter().map(move |directory| (identity, directory)))
+    {
         let digest = Hash::Sha256.digest(&[identity.as_bytes()]);
         let name: String = digest.iter().take(DIGEST).map(|byte| format!("{byte:02x}")).collect();
-        let file = match open(&directory.path().join(format!("export-{name}.lock"))) {
+        let file = match open(&directory.join(format!("export-{name}.lock"))) {
             Ok(file) => file,
             Err(e) => {
                 log::warn!("{address}: cannot be locked: another program may write to it: {e}");
@@ -50,6 +51,21 @@ pub(crate) fn lock(address: &NbdAddress) -> Result<Vec<File>> {
         }
     }
     Ok(files)
+}
+
+/// This user's directories for locks, which are there: that of the environment, and that of the
+/// user's number.
+fn directories(address: &NbdAddress) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    for directory in [Directory::of_user(), Directory::of_number()] {
+        let made = directory.make().map_err(|e| e.to_string());
+        match made.and_then(|()| canonicalize(directory.path()).map_err(|e| e.to_string())) {
+            Ok(path) if found.contains(&path) => {}
+            Ok(path) => found.push(path),
+            Err(e) => log::warn!("{address}: cannot be locked: another program may write to it: {e}"),
+        }
+    }
+    found
 }
 
 fn open(path: &Path) -> io::Result<File> {

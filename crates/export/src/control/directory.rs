@@ -32,9 +32,19 @@ impl Directory {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         Self(match (set("UNDERSEAL_RUNTIME_DIR"), set("XDG_RUNTIME_DIR")) {
             (Some(path), _) => path,
-            _ if uid.is_root() => "/run/underseal".into(),
-            (None, Some(path)) => path.join("underseal"),
-            (None, None) => format!("/tmp/underseal-{}", uid.as_raw()).into(),
+            (None, Some(path)) if !uid.is_root() => path.join("underseal"),
+            (None, _) => return Self::of_number(),
+        })
+    }
+
+    /// Returns the directory that depends on the user's number alone: `/run/underseal` for root,
+    /// else `/tmp/underseal-UID`.
+    pub fn of_number() -> Self {
+        let uid = rustix::process::geteuid();
+        Self(if uid.is_root() {
+            "/run/underseal".into()
+        } else {
+            format!("/tmp/underseal-{}", uid.as_raw()).into()
         })
     }
 

@@ -30,6 +30,12 @@ fn an_export_is_open_for_writing_once_whatever_it_is_called() {
         assert_eq!(status, IN_USE, "{image}: {said}");
         assert!(said.contains("in use by another program"), "{image}: {said}");
     }
+    // The place of control sockets differs where a service or a job of cron is started.
+    let mut open = underseal();
+    open.args(["open", text(&volume.image), "--nbd", &format!("unix:{}", text(&scratch.path("second")))]);
+    open.arg("--passphrase-file").arg(&volume.passphrase);
+    let (status, said) = fails(open.env("UNDERSEAL_RUNTIME_DIR", scratch.path("elsewhere")));
+    assert_eq!(status, IN_USE, "{said}");
     // Readers, and changes of the header, go beside.
     assert_eq!(volume.read(0, 4096).len(), 4096);
     run(underseal().args(["header", "set", text(&volume.image), "--label", "beside"]));
