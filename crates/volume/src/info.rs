@@ -50,7 +50,7 @@ pub struct Info {
 }
 
 /// A segment of the data.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "each says it in its name; sizes and offsets are in bytes")]
 pub struct SegmentInfo {
     pub number: u32,

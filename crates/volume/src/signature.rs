@@ -143,7 +143,7 @@ pub fn block_size(start: &[u8]) -> Option<u32> {
 /// Sources: the kernel's documentation of ext4 (`s_blocks_count_lo`, `_hi`), XFS (`sb_dblocks`) and
 /// btrfs (`total_bytes`); the BIOS parameter block of FAT and NTFS, whose backup boot sector lies
 /// behind its sectors; exFAT's `VolumeLength`.
-pub fn filesystem_len(start: &[u8]) -> Option<u64> {
+pub(crate) fn filesystem_len(start: &[u8]) -> Option<u64> {
     let there = |at: usize, bytes: &[u8]| start.get(at..).is_some_and(|rest| rest.starts_with(bytes));
     let field = |at: usize, len: usize| {
         let mut bytes = [0; 8];

@@ -200,7 +200,7 @@ mod tests {
             let cipher = ChaCha::<ChaCha12Rounds>::new(key.as_bytes(), path).unwrap();
             let needles = needles(key.as_bytes());
             let mut data = vec![1; 9 * 1520];
-            // What the caller does after `new`, and what this test has left itself.
+            // Callers of `new` do so, and this test has left some itself.
             wipe_stack::<{ 64 << 10 }>();
             cipher.add_extended(&[[7; 32]; 9], (&mut data[..]).into());
             let stack = left_on_the_stack();

@@ -201,10 +201,9 @@ impl NewHeaders {
         self.write(host).map(ControlFlow::Continue)
     }
 
-    /// Replaces the headers, the backup first unless that one opened the volume: at every moment one
-    /// of the two is whole, old or new.
-    /// The old headers are written again before, as they are read: after a sync that failed, reads
-    /// show bytes that the disk does not have.
+    /// Replaces the headers, the backup first unless that one opened the volume: at every moment
+    /// one of the two is whole, old or new. The old headers are written again before, as they are
+    /// read: after a sync that failed, reads show bytes that the disk does not have.
     ///
     /// # Errors
     /// `Io`.

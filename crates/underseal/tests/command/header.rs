@@ -239,3 +239,36 @@ fn no_header_is_put_into_an_image_that_a_server_has_for_something_else() {
     drop(served);
     place.run(&["header", "restore", "plain", "backup"]).succeeds();
 }
+
+/// A reencryption that keeps the key gives the data another cipher: the digests are the same.
+#[test]
+fn a_backup_with_another_cipher_needs_consent() {
+    let place = Place::with_volume();
+    place.run(&["header", "backup", "disk", "before"]).succeeds();
+    let begin = ["--keep-key", "--cipher", "serpent-xts-plain64", "--init-only", "-q", "--force"];
+    place.unlock("reencrypt", "disk", &begin).succeeds();
+    place.run(&["header", "backup", "disk", "amid"]).succeeds();
+    place.unlock("reencrypt", "disk", &["--resume-only", "-q"]).succeeds();
+    place.run(&["header", "backup", "disk", "after"]).succeeds();
+    let header = place.read("disk");
+    for backup in ["before", "amid"] {
+        place.run(&["header", "restore", "disk", backup]).fails(2, "reencrypted since the backup");
+        assert!(place.read("disk") == header, "{backup}");
+    }
+    place.run(&["header", "restore", "disk", "after"]).succeeds();
+    assert!(opens(&place, "disk"));
+}
+
+/// The lock that keeps cryptsetup's reencryption off an open volume has the UUID's name.
+#[test]
+fn an_open_volume_keeps_its_uuid() {
+    let place = Place::with_volume();
+    let served = std::fs::File::options().read(true).write(true).open(place.path("disk")).unwrap();
+    underseal_device::lock_image(&served, "disk", true).unwrap();
+    let uuid = "00000000-0000-4000-8000-000000000007";
+    place.run(&["header", "set", "disk", "--uuid", uuid]).fails(4, "in use");
+    place.run(&["header", "set", "disk", "--label", "beside"]).succeeds();
+    drop(served);
+    place.run(&["header", "set", "disk", "--uuid", uuid]).succeeds();
+    assert!(opens(&place, "disk"));
+}

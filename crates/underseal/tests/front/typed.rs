@@ -56,7 +56,7 @@ fn a_typed_passphrase_is_theirs() {
         assert_eq!(code, Some(0), "{whose}: {shown}");
         for (len, status) in [(600, 0), (512, 0), (511, 2)] {
             let mut terminal = typed(&pair, whose, &["-T", "1", "open", "--test-passphrase", "disk"]);
-            terminal.sees("Enter passphrase for disk: ").types(&format!("{}\n", &long[..len]));
+            terminal.sees("Enter passphrase for disk: ").hides().types(&format!("{}\n", &long[..len]));
             let (code, shown) = terminal.ends();
             assert_eq!(code, Some(status), "{whose}: {len}: {shown}");
         }

@@ -19,9 +19,9 @@ use underseal_error::with_causes;
 pub enum Found {
     /// The header of the same volume.
     Same,
-    /// The header of the same volume, whose data have another key than the backup's, or are being
-    /// reencrypted.
-    OtherKey,
+    /// The header of the same volume, whose data are encrypted in another way than the backup says:
+    /// with another key, cipher or sector size, or in the middle of a reencryption.
+    OtherData,
     /// A sound header of another volume, with its UUID if it has one, or of the other LUKS version.
     Another(Option<Uuid>),
     /// A damaged header, and its fault.
@@ -113,10 +113,14 @@ impl Backup {
         };
         let same_version = std::mem::discriminant(&header) == std::mem::discriminant(&self.header);
         let same = same_version && header.uuid() == self.header.uuid();
-        let reencrypting = is_reencrypted(&header);
+        let reencrypting = is_reencrypted(&header) || is_reencrypted(&self.header);
+        let segments = |header: &Header| header.info().segments;
+        let differs = || {
+            header.data_digests() != self.header.data_digests() || segments(&header) != segments(&self.header)
+        };
         let found = match same {
             false => Found::Another(header.uuid()),
-            true if reencrypting || header.data_digests() != self.header.data_digests() => Found::OtherKey,
+            true if reencrypting || differs() => Found::OtherData,
             true => Found::Same,
         };
         Ok((found, Some(header)))

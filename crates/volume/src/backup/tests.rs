@@ -350,7 +350,7 @@ fn a_header_of_the_same_volume_with_another_key_is_told_apart() {
         let uuid = Some(uuid::Uuid::from_u128(7));
         let made = || disk_with(FormatOptions { uuid, ..options(version) }, "old");
         let backup = Backup::take(&made()).unwrap();
-        assert_eq!(backup.found_on(&made()).unwrap(), Found::OtherKey, "its data are another key's");
+        assert_eq!(backup.found_on(&made()).unwrap(), Found::OtherData, "its data are another key's");
     }
 }
 

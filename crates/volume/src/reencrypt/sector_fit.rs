@@ -1,5 +1,6 @@
-//! Whether the users of the data can take larger sectors, and a smaller device. A file system whose blocks are smaller
-//! than a device's sectors cannot be mounted any more, although nothing of it is lost.
+//! Whether the users of the data can take larger sectors, and a smaller device. A file system whose
+//! blocks are smaller than a device's sectors cannot be mounted any more, although nothing of it is
+//! lost.
 
 use underseal_cipher::SectorSize;
 

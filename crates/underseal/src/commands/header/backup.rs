@@ -73,7 +73,7 @@ fn put_back(args: &HeaderRestoreArgs, backup: &Backup) -> Result<String> {
     let found = backup.found_on(&*on).map_err(within)?;
     // The server of a volume without this header knows nothing of it, and keeps its image locked.
     let _lock = match found {
-        Found::Same | Found::OtherKey | Found::Damaged(_) => None,
+        Found::Same | Found::OtherData | Found::Damaged(_) => None,
         _ if args.force => None,
         _ => locked(path)?,
     };
@@ -113,9 +113,9 @@ fn questions(found: &Found) -> Vec<String> {
     let lost = |what: String| format!("{what} will be lost for ever.");
     match found {
         Found::Same | Found::Nothing => vec![],
-        Found::OtherKey => {
-            let first = "the volume was or is being reencrypted since the backup was made: the key of its data, which only the header \
-                         there holds,";
+        Found::OtherData => {
+            let first = "the volume was or is being reencrypted since the backup was made, or amid the backup: the key or the cipher of \
+                         its data, which only the header there has,";
             vec![
                 lost(first.into()),
                 "With the backup's header nobody may be able to read the data. Really?".into(),

@@ -18,6 +18,11 @@ pub(super) fn set(args: &HeaderSetArgs) -> Result<()> {
         on: what.flag.clone(),
         off: what.no_flag.clone(),
     };
+    // An open volume is kept from cryptsetup's reencryption by its UUID: it must be closed.
+    let _closed = match what.uuid {
+        Some(_) => Some(Lower::open(&args.of.image, OpenOptions::default())?),
+        None => None,
+    };
     let on = to_change(&args.of)?;
     let mut header = Header::read(&*on).map_err(|e| e.in_file(path))?;
     Ok(header.set(&*on, &settings).map_err(|e| e.in_file(path))?)

@@ -25,7 +25,7 @@ use crate::{Error, ErrorKind, LockTo, ReadAt, Result};
 /// The most bytes of a marker.
 const LEN: usize = 8 << 10;
 const VERSION: u32 = 1;
-/// What follows the image's name.
+/// The end of the file's name, after the image's.
 const SUFFIX: &str = ".underseal-state";
 /// The most bytes of a file's name on Linux.
 const MOST_NAME: usize = 255;
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(look(&link).unwrap().map(|found| found.identity), Some(Uuid::from_u128(7)));
         marker.end().unwrap();
         assert!(look(&link).unwrap().is_none() && !value(&link));
-        // An attribute that is left over, and one of somebody else.
+        // An attribute that is left over, and one of another program.
         for path in [place(&image).unwrap(), "/etc/passwd".into(), folder.path().join("x.underseal-state")] {
             rustix::fs::setxattr(&link, ATTRIBUTE, path.as_os_str().as_bytes(), XattrFlags::empty()).unwrap();
             assert!(look(&link).unwrap().is_none());
