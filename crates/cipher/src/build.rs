@@ -20,7 +20,7 @@ mod plan;
 
 use std::sync::Arc;
 
-pub use chain::{build_outer_cbc, chain};
+pub use chain::{build_outer_cbc, build_truecrypt_lrw, chain};
 pub use extents::{EcbCipher, build_extents};
 use keys::SplitKey;
 use plan::ModePlan;

@@ -46,8 +46,8 @@ mod spec;
 mod wipe;
 
 pub use build::{
-    BuildOptions, EcbCipher, authentication, build, build_extents, build_outer_cbc, build_with, chain,
-    key_sizes, weak_key,
+    BuildOptions, EcbCipher, authentication, build, build_extents, build_outer_cbc, build_truecrypt_lrw,
+    build_with, chain, key_sizes, weak_key,
 };
 pub use cipher::inout::InOutBuf;
 pub use cpu::CpuPath;

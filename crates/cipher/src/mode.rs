@@ -2,7 +2,7 @@
 //! an IV generator and makes a [`SectorCipher`](crate::SectorCipher) of the two.
 //!
 //! ```text
-//!   block modes    ecb cbc pcbc cts ctr        any block cipher; xts lrw: of 16-byte blocks
+//!   block modes    ecb cbc pcbc cts ctr        any block cipher; xts: of 16-byte blocks; lrw
 //!   wide modes     adiantum (nhpoly1305) hctr2 a sector is one block
 //!   stream         chacha20 xchacha20 xchacha12 arc4
 //!   requests       sectors (IVs for a run together), many_keys (a key for each sector)

@@ -377,7 +377,7 @@ fn of16(chain: ChainMode, key: &[u8], make: impl Fn(&[u8]) -> Result<AnyCipher<1
         }
         ChainMode::Lrw => {
             let (data, tweak) = key.split_at(key.len() - 16);
-            Box::new(Lrw::new(make(data)?, tweak)?)
+            Box::new(Lrw::<_, 16>::new(make(data)?, tweak)?)
         }
         _ => chained(chain, make(key)?),
     })

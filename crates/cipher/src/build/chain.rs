@@ -1,4 +1,5 @@
-//! Several ciphers in one: chains of whole modes, and one CBC around several block ciphers.
+//! Several ciphers in one: chains of whole modes, and one CBC around several block ciphers; and LRW
+//! over small blocks, which no specification of dm-crypt names either.
 
 use std::sync::Arc;
 
@@ -6,8 +7,8 @@ use super::ciphers::{BlockCipherBuilder, BlockCipherKind};
 use super::list;
 use crate::block::{AnyCipher, BlockCipher};
 use crate::chain::Chain;
-use crate::iv::Tcw;
-use crate::mode::{Cbc, SectorSplit, TreatedSectors};
+use crate::iv::{Benbi, Tcw};
+use crate::mode::{Cbc, ChainedSectors, Lrw, SectorSplit, TreatedSectors};
 use crate::wipe::wipe_stack;
 use crate::{CpuPath, Error, ErrorKind, Result, SectorCipher, SectorSize};
 
@@ -50,15 +51,9 @@ pub fn build_outer_cbc(ciphers: &[(&str, &[u8])], extra: &[u8; 32]) -> Result<Ar
         return Err(Error::new(ErrorKind::Unsupported, context));
     }
     let make = |&(name, key): &(&str, &[u8])| -> Result<AnyCipher<16>> {
-        let kind = BlockCipherKind::named(name).map_err(|why| Error::new(ErrorKind::Unsupported, why))?;
-        let BlockCipherBuilder::Of16(make) = kind.make else {
+        let BlockCipherBuilder::Of16(make) = named(name, key)?.make else {
             return Err(Error::new(ErrorKind::Unsupported, format!("{name} has blocks of 8 bytes")));
         };
-        if !kind.keys.contains(&key.len()) {
-            let sizes = list(kind.keys);
-            let context = format!("{name} takes a key of {sizes} bytes, not {}", key.len());
-            return Err(Error::new(ErrorKind::KeySize, context));
-        }
         make(key, path)
     };
     let data = InTurn(ciphers.iter().map(make).collect::<Result<_>>()?);
@@ -66,6 +61,32 @@ pub fn build_outer_cbc(ciphers: &[(&str, &[u8])], extra: &[u8; 32]) -> Result<Ar
     wipe_stack::<{ 64 << 10 }>();
     let layout = SectorSplit { size: SectorSize::S512, large: false };
     Ok(Arc::new(TreatedSectors { modes: vec![Box::new(Cbc { data })], by, layout }))
+}
+
+/// Makes TrueCrypt's LRW of a cipher of 8-byte blocks over sectors of 512 bytes: in GF(2^64), with
+/// `benbi`'s numbers of blocks. dm-crypt's LRW takes ciphers of 16-byte blocks only.
+///
+/// # Errors
+/// `Unsupported` for a cipher that is not in this build or has other blocks; `KeySize`; `Memory`.
+pub fn build_truecrypt_lrw(cipher: &str, key: &[u8], tweak: &[u8; 8]) -> Result<Arc<dyn SectorCipher>> {
+    let BlockCipherBuilder::Of8(make) = named(cipher, key)?.make else {
+        return Err(Error::new(ErrorKind::Unsupported, format!("{cipher} has blocks of 16 bytes")));
+    };
+    let mode = Lrw::<_, 8>::new(make(key)?, tweak)?;
+    wipe_stack::<{ 64 << 10 }>();
+    let layout = SectorSplit { size: SectorSize::S512, large: false };
+    Ok(Arc::new(ChainedSectors { mode, iv: Benbi { shift: 6 }, layout }))
+}
+
+/// The cipher of this name, which takes keys as long as `key`.
+fn named(name: &str, key: &[u8]) -> Result<&'static BlockCipherKind> {
+    let kind = BlockCipherKind::named(name).map_err(|why| Error::new(ErrorKind::Unsupported, why))?;
+    if kind.keys.contains(&key.len()) {
+        return Ok(kind);
+    }
+    let sizes = list(kind.keys);
+    let context = format!("{name} takes a key of {sizes} bytes, not {}", key.len());
+    Err(Error::new(ErrorKind::KeySize, context))
 }
 
 /// Several block ciphers in turn, as one.
@@ -78,5 +99,36 @@ impl BlockCipher<16> for InTurn {
 
     fn decrypt(&self, blocks: &mut [[u8; 16]]) {
         self.0.iter().rev().for_each(|cipher| cipher.decrypt(blocks));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cipher::inout::InOutBuf;
+
+    /// Requests of one sector each, and one of all, also where the numbers of blocks begin again.
+    #[test]
+    fn truecrypts_lrw_is_the_same_for_a_request_in_parts() {
+        let cipher = build_truecrypt_lrw("cast5", &[7; 16], b"tweaking").unwrap();
+        let plain: Vec<u8> = (0..4 * 512u32).map(|i| i.to_le_bytes()[0]).collect();
+        for first in [0, 5, (1 << 58) - 2] {
+            let (mut whole, mut parts) = (plain.clone(), plain.clone());
+            cipher.encrypt(first, InOutBuf::from(&mut whole[..]));
+            for (nth, part) in (0..).zip(parts.chunks_mut(512)) {
+                cipher.encrypt(first + nth, InOutBuf::from(part));
+            }
+            assert!(whole == parts, "{first}");
+            cipher.decrypt(first, InOutBuf::from(&mut whole[..]));
+            assert!(whole == plain, "{first}");
+        }
+    }
+
+    #[test]
+    fn truecrypts_lrw_takes_ciphers_of_small_blocks_with_their_keys() {
+        let refused = |cipher, key: &[u8]| build_truecrypt_lrw(cipher, key, &[1; 8]).err().unwrap().kind();
+        assert_eq!(refused("aes", &[1; 32]), ErrorKind::Unsupported);
+        assert_eq!(refused("nosuch", &[1; 32]), ErrorKind::Unsupported);
+        assert_eq!(refused("des3_ede", &[1; 16]), ErrorKind::KeySize);
     }
 }

@@ -204,8 +204,15 @@ impl Unlocked {
 
     /// Why the volume is not written to.
     fn read_only(&self) -> Option<&'static str> {
-        let old = matches!(self.chain.mode(), Mode::OuterCbc | Mode::InnerCbc);
-        old.then_some("its mode is of TrueCrypt before 4.1, and no other program writes it any more")
+        match self.chain.mode() {
+            Mode::OuterCbc | Mode::InnerCbc => {
+                Some("its mode is of TrueCrypt before 4.1, and no other program writes it any more")
+            }
+            _ if self.chain.is_small_lrw() => Some(
+                "its cipher and mode are of TrueCrypt 4.1 to 4.3, and no other program writes them any more",
+            ),
+            _ => None,
+        }
     }
 
     /// The facts of the header.

@@ -24,16 +24,25 @@ fn images() -> &'static Path {
     static UNPACKED: OnceLock<Scratch> = OnceLock::new();
     let scratch = UNPACKED.get_or_init(|| {
         let scratch = Scratch::new();
-        let archive = format!("{FOLDER}/images.tar.xz");
-        let unpacked = Command::new("tar").arg("-xJf").arg(archive).arg("-C").arg(scratch.folder()).status();
-        assert!(unpacked.unwrap().success(), "tar and xz unpack the images");
+        for archive in ["images.tar.xz", "further.tar.xz"] {
+            let archive = format!("{FOLDER}/{archive}");
+            let unpacked =
+                Command::new("tar").arg("-xJf").arg(archive).arg("-C").arg(scratch.folder()).status();
+            assert!(unpacked.unwrap().success(), "tar and xz unpack the images");
+        }
         scratch
     });
     scratch.folder()
 }
 
+/// The entries of volumes in one image.
 fn entries() -> Vec<Value> {
-    let text = std::fs::read_to_string(format!("{FOLDER}/formats.json")).unwrap();
+    let all = ["formats.json", "further.json"].map(listed);
+    all.into_iter().flatten().filter(|entry| entry["image"].is_string()).collect()
+}
+
+fn listed(manifest: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(format!("{FOLDER}/{manifest}")).unwrap();
     let manifest: Value = serde_json::from_str(&text).unwrap();
     manifest["images"].as_array().unwrap().clone()
 }
