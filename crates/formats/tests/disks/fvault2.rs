@@ -6,8 +6,7 @@ use underseal_formats::fvault2::{Fvault2, Secret};
 use underseal_formats::{Error, ErrorKind, OpenedFormat};
 use underseal_volume::KdfLimits;
 
-use crate::support::{check_writes, entries, image, read_all, sha256, text, texts};
-use crate::two_disks::two_disks;
+use crate::support::{check_writes, entries, image, read_all, sha256, text, texts, two_disks};
 
 pub(crate) fn open(image: &[u8], passphrase: &str) -> Result<OpenedFormat, Error> {
     open_all(&[image], passphrase)
@@ -75,18 +74,20 @@ fn what_must_be_refused_is_refused_with_its_reason() {
     assert_eq!(count, expected.len());
 }
 
-/// The disks may be given in any order; without one of them, and with one twice, the volume is
-/// refused.
+/// A volume in three pieces: on the first disk, the second and the first again. libfvde reads the
+/// same plaintext. The disks may be given in any order; without one of them, and with one twice,
+/// the volume is refused.
 #[test]
 fn a_volume_on_two_disks_opens_with_both() {
-    let entry = entry("fv-two-segments.img");
-    let [first, second] = two_disks(&image(&entry));
+    let (entry, [first, second]) = two_disks();
     let passphrase = &texts(&entry, "passphrases")[0];
     for images in [[&first[..], &second], [&second, &first]] {
         let opened = open_all(&images, passphrase).unwrap();
         let plaintext = read_all(&opened, &images);
         assert_eq!(sha256(&plaintext), text(&entry, "plaintext_sha256").unwrap());
         assert!(opened.facts.iter().filter(|(name, _)| *name == "physical volume").count() == 2);
+        assert_eq!(opened.volume.segments().len(), 3);
+        assert!(opened.read_only.is_some());
     }
     for (images, kind) in [
         (&[&first[..]][..], ErrorKind::MissingDevice),

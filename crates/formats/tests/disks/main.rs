@@ -4,7 +4,6 @@
 //!   support     the manifest, the images, a volume's plaintext
 //!   bitlk, ..   the tests of each format
 //!   exercise    the fuzz targets' functions
-//!   two_disks   a volume split over two disks
 //!   findings    the fuzzer's seeds, and images with bytes changed
 
 mod bitlk;
@@ -13,7 +12,6 @@ mod findings;
 mod fvault2;
 mod loopaes;
 mod support;
-mod two_disks;
 
 /// A mark is BitLocker's or CoreStorage's; an image without a mark may be of any format.
 #[test]

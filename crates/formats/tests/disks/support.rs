@@ -13,7 +13,22 @@ const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors");
 
 /// The entries of a format in the manifest.
 pub(crate) fn entries(format: &str) -> Vec<Value> {
-    let text = std::fs::read_to_string(Path::new(FOLDER).join("formats.json")).unwrap();
+    listed("formats.json", format)
+}
+
+/// The volume on two disks, and its disks in the order of their numbers.
+pub(crate) fn two_disks() -> (Value, [Vec<u8>; 2]) {
+    let entry = listed("further.json", "fvault2").remove(0);
+    let disks = [0, 1].map(|nth| {
+        let disk = file(entry["images"][nth].as_str().unwrap());
+        assert_eq!(sha256(&disk), entry["image_sha256s"][nth].as_str().unwrap());
+        disk
+    });
+    (entry, disks)
+}
+
+fn listed(manifest: &str, format: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(Path::new(FOLDER).join(manifest)).unwrap();
     let manifest: Value = serde_json::from_str(&text).unwrap();
     let images = manifest["images"].as_array().unwrap();
     images.iter().filter(|entry| entry["format"] == format).cloned().collect()
@@ -24,9 +39,11 @@ pub(crate) fn file(name: &str) -> Vec<u8> {
     static UNPACKED: OnceLock<HashMap<String, Vec<u8>>> = OnceLock::new();
     let files = UNPACKED.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
-        let archive = Path::new(FOLDER).join("images.tar.xz");
-        let unpack = Command::new("tar").arg("-xJf").arg(archive).current_dir(&folder).status();
-        assert!(unpack.unwrap().success());
+        for archive in ["images.tar.xz", "further.tar.xz"] {
+            let archive = Path::new(FOLDER).join(archive);
+            let unpack = Command::new("tar").arg("-xJf").arg(archive).current_dir(&folder).status();
+            assert!(unpack.unwrap().success());
+        }
         let is_ours = |name: &String| {
             ["bl-", "fv-", "loop-"].iter().any(|start| name.starts_with(start)) || name.ends_with(".BEK")
         };
