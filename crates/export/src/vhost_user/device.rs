@@ -126,7 +126,7 @@ impl Device {
     /// Notes that the driver starts anew.
     fn starts_anew(&mut self) {
         if std::mem::take(&mut self.outlived) {
-            for inflight in &self.inflight {
+            if let Some(inflight) = &self.inflight {
                 inflight.set_holder(None);
                 inflight.set_holder(Some(process_number()));
             }
