@@ -148,6 +148,27 @@ fn other_processes_of_the_same_user_cannot_look_in() {
     assert!(!look.status.success(), "its environment can be read by others");
 }
 
+/// Kernels before 6.4 say the page size and more to libc at the start, and later in
+/// /proc/self/auxv only, which is root's file in a protected process.
+#[test]
+fn a_user_of_an_older_kernel_is_served() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::with_volume();
+    place.tool("cp", &[env!("CARGO_BIN_EXE_underseal"), "underseal"]);
+    for name in ["", "disk", "pass"] {
+        std::os::unix::fs::chown(place.path(name), Some(65534), Some(65534)).unwrap();
+    }
+    std::fs::set_permissions(place.path(""), std::fs::Permissions::from_mode(0o755)).unwrap();
+    // The first of the calls protects the process; the next one would ask the kernel.
+    let mut old = Command::new("strace");
+    old.args(["-f", "-u", "nobody", "-o", "/dev/null", "-e", "inject=prctl:error=EINVAL:when=2+"]);
+    old.args(["./underseal", "read", "disk", "--passphrase-file", "pass", "--length", "512"]);
+    let ran = Ran::from(old.current_dir(place.path("")).output().unwrap());
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+}
+
 #[test]
 fn memory_that_cannot_be_locked_is_told_once() {
     let place = Place::new();
