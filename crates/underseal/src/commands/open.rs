@@ -192,7 +192,7 @@ fn fuse_config(args: &ServeArgs, listeners: &[Listener], mapping: &Mapping) -> F
     let written_elsewhere = elsewhere && !mapping.read_only();
     FuseConfig {
         threads: args.fuse_threads,
-        allow_root: args.fuse_allow_root,
+        allow_root: args.fuse_allow_root || (args.desktop && desktop::may_allow_root()),
         cache: !args.fuse_no_cache && !written_elsewhere,
         io_uring: !args.fuse_no_io_uring && !args.control.hand_over,
         // The kernel has bytes of the file system above that were acknowledged.

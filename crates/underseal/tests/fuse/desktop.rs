@@ -242,7 +242,8 @@ fn what_udisks_answers_is_checked_and_given_back() {
         ("losetup --find --show \"$4\" > /dev/null; echo done".into(), "names no loop device"),
         ("echo 'Mapped file as /dev/loop999999.'".into(), "/dev/loop999999"),
         ("echo \"Mapped file $4 as $(losetup --offset 4096 --find --show \"$4\").\"".into(), "another size"),
-        ("echo 'Not authorized' >&2; exit 1".into(), "Not authorized"),
+        ("echo 'Error: GDBus.Error:a.b.C: Not authorized to' >&2; exit 1".into(), "Error: Not authorized to"),
+        ("echo 'Not authorized' >&2; exit 1".into(), "polkit"),
     ];
     for (lie, said) in lies {
         let told = HONEST.replace("loop-setup) ", &format!("loop-setup) {lie} ;; never) "));
@@ -259,6 +260,12 @@ fn what_udisks_answers_is_checked_and_given_back() {
     let lost = HONEST.replace("loop-setup) ", "loop-setup) losetup --find --show \"$4\"; exit 1 ;; never) ");
     desktop.udisksctl(&lost.replace("loop-delete) ", "loop-delete) exit 1 ;; never) "));
     desktop.refused(1, &["--desktop"]);
+    // Another program mounts all new devices.
+    let first = HONEST
+        .replace("echo \"Mounted $4 at ..\" ;;", "echo 'GDBus.Error:a.b.C: it is mounted' >&2; exit 1 ;;");
+    desktop.udisksctl(&first);
+    assert!(end(desktop.open(&[]), Signal::INT).success());
+    desktop.assert_nothing_left("mounted by another program");
     // The other device is as it was.
     let there = run(client("losetup").args(["--list", "--noheadings", "--output", "BACK-FILE", &foreign]));
     assert_eq!(there.trim(), fs::canonicalize(&other).unwrap().to_string_lossy());

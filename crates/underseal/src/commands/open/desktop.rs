@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{
     AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, ResolveFlags, Stat, flock, fstat, mkdirat, openat,
@@ -44,6 +44,8 @@ const FOLDER: &str = "underseal-desktop";
 const TRIES: u32 = 100;
 /// How long a file system that is in use is left alone.
 const AGAIN: Duration = Duration::from_secs(1);
+/// How long a server that failed serves a file system that is in use.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A file for the volume in a folder that no other user can reach.
 pub(super) struct DesktopFile {
@@ -84,8 +86,13 @@ impl ShownVolume {
 impl Drop for ShownVolume {
     fn drop(&mut self) {
         // The server may be gone already: the helper goes on when this process ends.
-        if let Err(why) = self.desktop.try_to_take_down() {
-            log::error!("{}: {why}", self.desktop.path.display());
+        let since = Instant::now();
+        while let Err(why) = self.desktop.try_to_take_down() {
+            if since.elapsed() >= PATIENCE {
+                log::error!("{}: {why}", self.desktop.path.display());
+                break;
+            }
+            thread::sleep(AGAIN);
         }
     }
 }
@@ -158,8 +165,16 @@ impl Desktop {
         let answer = self.ask(&mut self.lock(), &order);
         match answer.split_once(' ') {
             Some(("mounted", at)) => Ok(ShownVolume { at: at.to_owned(), desktop: self }),
-            Some(("failed", why)) => Err(Error::new(Exit::Failed, format!("--desktop: {why}"))
-                .with_remedy("pass --fuse PATH and mount it by hand, to see the volume without udisks")),
+            Some(("failed", why)) => {
+                let remedy = if why.contains("Timed out waiting") && !may_allow_root() {
+                    "write a line `user_allow_other` into /etc/fuse.conf: udisks looks at the file as root"
+                } else if why.contains("Not authorized") {
+                    "log in at the machine itself, have polkit allow it, or pass --fuse PATH"
+                } else {
+                    "pass --fuse PATH and mount it by hand, to see the volume without udisks"
+                };
+                Err(Error::new(Exit::Failed, format!("--desktop: {why}")).with_remedy(remedy))
+            }
             _ => Err(Error::new(Exit::Failed, "--desktop: the process that asks udisks has ended")),
         }
     }
@@ -167,11 +182,12 @@ impl Desktop {
     /// Takes everything down, while the file is served still: waits until the file system is not
     /// in use. Returns early where the helper has ended.
     pub(super) fn take_down(&self) {
-        let mut is_told = false;
+        let mut told = String::new();
         while let Err(why) = self.try_to_take_down() {
-            if !std::mem::replace(&mut is_told, true) {
+            if told != why {
                 let path = self.path.display();
-                log::warn!("{path}: {why}: it is served until that ends, or until another signal");
+                log::warn!("{path}: {why}; it is served until that ends, or until another signal");
+                told = why;
             }
             thread::sleep(AGAIN);
         }
@@ -203,6 +219,13 @@ impl Desktop {
         }
         answer.trim_end().to_owned()
     }
+}
+
+/// Returns whether this user may let root use a mount. udisks, which is root, asks the kernel about
+/// the loop device (LOOP_GET_STATUS64); the kernel then asks the file on behalf of udisks.
+pub(super) fn may_allow_root() -> bool {
+    let lines = std::fs::read_to_string("/etc/fuse.conf").unwrap_or_default();
+    geteuid().is_root() || lines.lines().any(|line| line.trim() == "user_allow_other")
 }
 
 /// The folder for the files, by descriptors: of this user, closed to others, no link, and nothing

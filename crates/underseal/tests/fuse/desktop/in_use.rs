@@ -74,6 +74,9 @@ fn a_file_system_in_use_is_served_until_it_is_closed() {
     let mut child = desktop.open(&[]);
     let mut held = File::create(desktop.media().join("held")).unwrap();
     signal(&child, Signal::INT);
+    let word = format!("{} is in use", desktop.media().display());
+    wait_until("that is said", PATIENCE, || desktop.log().contains(&word));
+    assert!(!desktop.calls().contains("--force"), "the user has waited for long");
     wait_until("udisks is asked to force it", PATIENCE, || desktop.calls().contains("--force"));
     thread::sleep(FORCED);
     let log = desktop.log();

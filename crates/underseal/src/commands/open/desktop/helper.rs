@@ -3,13 +3,16 @@
 use std::io::{BufRead, Write, stdin, stdout};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
-use super::udisks::LoopDevice;
+use super::udisks::{BUSY, LoopDevice};
 use crate::error::Result;
 use crate::signals;
+
+/// The pause between two attempts to take a file down.
+const AGAIN: Duration = Duration::from_millis(300);
 
 /// Takes a server's orders, and puts everything in order when it is gone. It runs in the folder of
 /// the server's file. The signals that end a session reach all of its processes: the helper ends
@@ -23,12 +26,12 @@ pub(crate) fn run() -> Result<()> {
             ["show", size, access, path] => {
                 let path = PathBuf::from(path);
                 let answer = show(&path, size.parse().unwrap_or(0), access == "read-only");
-                shown = Some(ShownFile { devices: LoopDevice::over(&path), path });
+                shown = Some(ShownFile { devices: LoopDevice::over(&path), path, since: None });
                 answer
             }
-            ["end"] => match shown.as_ref().map_or(Ok(()), ShownFile::take_down) {
+            ["end"] => match shown.as_mut().map_or(Ok(()), ShownFile::take_down) {
                 Ok(()) => "ended".into(),
-                Err(why) => format!("it is in use: {why}"),
+                Err(why) => why,
             },
             _ => "failed: no such order".into(),
         };
@@ -36,9 +39,11 @@ pub(crate) fn run() -> Result<()> {
             break;
         }
     }
-    let Some(shown) = shown else { return Ok(()) };
-    // After "end" there is nothing left to do here.
-    let _ = shown.take_down();
+    let Some(mut shown) = shown else { return Ok(()) };
+    // After "end" there is nothing left to do here. Unmounting is forced at last.
+    while shown.take_down().is_err() && shown.since.is_some_and(|since| since.elapsed() < BUSY) {
+        thread::sleep(AGAIN);
+    }
     remove(&shown.path);
     Ok(())
 }
@@ -48,12 +53,16 @@ pub(crate) fn run() -> Result<()> {
 struct ShownFile {
     path: PathBuf,
     devices: Vec<LoopDevice>,
+    /// The time of the first attempt to take it down.
+    since: Option<Instant>,
 }
 
 impl ShownFile {
-    fn take_down(&self) -> std::result::Result<(), String> {
-        self.devices.iter().try_for_each(|device| device.give_back(&self.path))?;
-        take_down(&self.path)
+    /// Tries for a moment.
+    fn take_down(&mut self) -> std::result::Result<(), String> {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        self.devices.iter().try_for_each(|device| device.give_back(&self.path, since))?;
+        take_down(&self.path, since)
     }
 }
 
@@ -61,7 +70,7 @@ fn show(path: &Path, size: u64, read_only: bool) -> String {
     let made = LoopDevice::make(path, size, read_only);
     match made.and_then(|device| device.mount(path, size)) {
         Ok(at) => format!("mounted {at}"),
-        Err(why) => match take_down(path) {
+        Err(why) => match take_down(path, Instant::now()) {
             Ok(()) => format!("failed {why}"),
             Err(left) => format!("failed {why}; and it cannot be given back: {left}"),
         },
@@ -69,8 +78,8 @@ fn show(path: &Path, size: u64, read_only: bool) -> String {
 }
 
 /// Gives back all devices over the file: also one that udisks has made and not named.
-fn take_down(path: &Path) -> std::result::Result<(), String> {
-    LoopDevice::over(path).iter().try_for_each(|device| device.give_back(path))
+fn take_down(path: &Path, since: Instant) -> std::result::Result<(), String> {
+    LoopDevice::over(path).iter().try_for_each(|device| device.give_back(path, since))
 }
 
 /// Removes the file from this process's folder, unless another server has it by now.

@@ -24,7 +24,9 @@ const SEARCH: [&str; 4] = ["/usr/bin", "/bin", "/usr/sbin", "/sbin"];
 /// How long udisks may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a file system may be in use that is to be unmounted.
-const BUSY: Duration = Duration::from_secs(15);
+pub(super) const BUSY: Duration = Duration::from_secs(15);
+/// How long one attempt to unmount it takes: programs that look at a new file system close it soon.
+const SOON: Duration = Duration::from_secs(2);
 
 /// The result of a request to udisks; the failure is one line.
 type Answer<T> = std::result::Result<T, String>;
@@ -119,10 +121,15 @@ impl LoopDevice {
     /// Mounts its file system: where.
     pub(super) fn mount(&self, path: &Path, size: u64) -> Answer<String> {
         let shown = self.path().to_string_lossy().into_owned();
-        let answer = call(&["mount", "--no-user-interaction", "--block-device", &shown])?;
+        let answer = call(&["mount", "--no-user-interaction", "--block-device", &shown]);
         // The device that was checked is the one that is mounted.
         self.check(path, size)?;
-        self.mounted().ok_or_else(|| format!("udisks answered {:?}, and it is not mounted", answer.trim()))
+        match (self.mounted(), answer) {
+            // By this process, or by a program that mounts every new device.
+            (Some(at), _) => Ok(at),
+            (None, Ok(answer)) => Err(format!("udisks answered {:?}, and it is not mounted", answer.trim())),
+            (None, Err(why)) => Err(why),
+        }
     }
 
     /// Where it is mounted, as the kernel has it.
@@ -135,10 +142,11 @@ impl LoopDevice {
     }
 
     /// Unmounts it, and gives it back. The user may do so at the same time, and another file may
-    /// have the device after that: it is looked at before each step.
-    pub(super) fn give_back(&self, path: &Path) -> Answer<()> {
+    /// have the device after that: it is looked at before each step. Fails soon while the file
+    /// system is in use; unmounting is forced when the first attempt, at `since`, is long ago.
+    pub(super) fn give_back(&self, path: &Path, since: Instant) -> Answer<()> {
         let shown = self.path().to_string_lossy().into_owned();
-        let since = Instant::now();
+        let now = Instant::now();
         while let Some(at) = self.mounted().filter(|_| self.is_same(path)) {
             let is_late = since.elapsed() >= BUSY;
             let mut args = vec!["unmount", "--no-user-interaction", "--block-device", &shown];
@@ -158,8 +166,11 @@ impl LoopDevice {
                     if self.is_same(path) { call(&args) } else { break }
                 }
             };
+            let is_last = is_late || now.elapsed() >= SOON;
             match unmounted {
-                Err(why) if is_late && self.mounted().is_some() => return Err(why),
+                Err(why) if is_last && self.mounted().is_some() => {
+                    return Err(format!("{at} is in use: {why}"));
+                }
                 Err(_) => thread::sleep(BUSY / 50),
                 Ok(_) => {}
             }
@@ -255,5 +266,7 @@ fn finish(mut child: std::process::Child) -> Answer<String> {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    Err(said.split_whitespace().collect::<Vec<_>>().join(" "))
+    // The name of a D-Bus error says less than its text.
+    let words = said.split_whitespace().filter(|word| !word.starts_with("GDBus.Error:"));
+    Err(words.collect::<Vec<_>>().join(" "))
 }
