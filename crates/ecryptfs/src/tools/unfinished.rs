@@ -113,7 +113,7 @@ impl Successor {
     pub(super) fn find(&self, found: &WalkEntry<'_>, old: &Metadata) -> Result<Option<PinnedEntry>> {
         let Ok(new) = found.root.beneath(&self.path) else { return Ok(None) };
         let ownership = |of: &Metadata| (of.uid(), of.gid(), of.mode());
-        if new.inode() != self.new || ownership(&new.about()) != ownership(old) {
+        if new.inode() != self.new || ownership(new.about()) != ownership(old) {
             return Ok(None);
         }
         // The new one was given the old one's time.

@@ -57,7 +57,7 @@ fn the_file_at_the_bottom_of_two_loop_devices_is_locked() {
     let operator = Operator::new();
     let volume = Volume::luks2(&operator.scratch, "48M");
     let lower = Loop::attach(&volume.image, &[]);
-    let upper = Loop::attach(lower.device().as_ref(), &[]);
+    let upper = Loop::attach(lower.device(), &[]);
     let on = |device: &Loop| Volume { image: device.device().into(), ..volume.clone() };
     let open = |on: &Volume| {
         let mut open = operator.command("open");
