@@ -50,7 +50,7 @@ pub struct Info {
 }
 
 /// A segment of the data.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 #[expect(missing_docs, reason = "each says it in its name; sizes and offsets are in bytes")]
 pub struct SegmentInfo {
     pub number: u32,
@@ -73,6 +73,15 @@ pub struct SegmentInfo {
     /// Why this build cannot use the segment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+}
+
+impl SegmentInfo {
+    /// Whether the data of two segments lie and are encrypted in one way. The size of their keys is
+    /// the keyslots', which may be gone.
+    pub(crate) fn holds_data_as(&self, other: &Self) -> bool {
+        let of = |s: &Self| (s.kind.clone(), s.offset, s.size, s.cipher.clone(), s.sector_size);
+        (of(self), self.iv_offset, &self.integrity) == (of(other), other.iv_offset, &other.integrity)
+    }
 }
 
 /// A keyslot.

@@ -110,8 +110,9 @@ impl Inflight {
         Some((carried, of.file()))
     }
 
-    /// Notes the process that holds acknowledged writes; none when all are stored. Returns true, and
-    /// changes nothing, when another process held some and did not end: all later ones see that.
+    /// Notes the process that holds acknowledged writes; none when all are stored. Returns true,
+    /// and changes nothing, when another process held some and did not end: all later ones see
+    /// that.
     pub(super) fn set_holder(&self, holder: Option<u64>) -> bool {
         // Every memory has the part of a ring.
         let Some(first) = self.tracker(0, self.size) else { return false };

@@ -114,9 +114,11 @@ impl Backup {
         let same_version = std::mem::discriminant(&header) == std::mem::discriminant(&self.header);
         let same = same_version && header.uuid() == self.header.uuid();
         let reencrypting = is_reencrypted(&header) || is_reencrypted(&self.header);
-        let segments = |header: &Header| header.info().segments;
         let differs = || {
-            header.data_digests() != self.header.data_digests() || segments(&header) != segments(&self.header)
+            let [old, new] = [&header, &self.header].map(|header| header.info().segments);
+            let is_same =
+                old.len() == new.len() && old.iter().zip(&new).all(|(old, new)| old.holds_data_as(new));
+            header.data_digests() != self.header.data_digests() || !is_same
         };
         let found = match same {
             false => Found::Another(header.uuid()),
