@@ -11,10 +11,9 @@ use zeroize::Zeroize;
 
 use super::ChainCipher;
 use super::nhpoly1305::{HASH_KEY, HashKey};
-use super::stream::{ChaCha, SPILLED};
+use super::stream::ChaCha;
 use crate::block::{AnyCipher, BlockCipher};
 use crate::kernel::{NhLanes, SUBKEYS};
-use crate::wipe::wipe_stack;
 use crate::{CpuPath, Locked, Result};
 
 pub(crate) struct Adiantum<R> {
@@ -94,7 +93,7 @@ impl<R: Rounds> Adiantum<R> {
             (group, rest) = rest.split_at(ivs.len() * bytes);
             self.group(ivs, group, encrypt);
         }
-        wipe_stack::<SPILLED>();
+        self.stream.wipe();
     }
 }
 
