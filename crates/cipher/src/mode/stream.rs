@@ -232,8 +232,8 @@ mod tests {
         }
     }
 
-    /// A cipher with a random key. A function of its own: registers that a test's function keeps are
-    /// saved on the stack by those that it calls.
+    /// A cipher with a random key. A function of its own: registers that a test's function keeps
+    /// are saved on the stack by those that it calls.
     #[inline(never)]
     fn made(path: CpuPath) -> (ChaCha<ChaCha12Rounds>, Vec<[u32; 2]>) {
         let mut key = Key::zeroed(32).unwrap();
