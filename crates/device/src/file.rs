@@ -6,8 +6,7 @@ mod channel;
 mod cut;
 mod expected;
 mod extents;
-mod looped;
-mod sysfs;
+pub(crate) mod sysfs;
 mod trim;
 mod write_back;
 mod zones;
@@ -28,8 +27,6 @@ use channel::FileChannel;
 use cut::KnownSize;
 use expected::Expected;
 pub use expected::ExpectedBytes;
-pub use looped::loop_over;
-pub use sysfs::{file_below_loop, part_of_loop_file};
 
 /// `_IOR(0x12, 114, size_t)` (linux/fs.h).
 const BLKGETSIZE64: u64 = 2 << 30 | 8 << 16 | 0x12 << 8 | 114;

@@ -40,8 +40,10 @@ mod error;
 mod file;
 mod geometry;
 mod lock;
+mod loops;
 mod losses;
 mod mailbox;
+mod mount_table;
 pub mod nbd;
 mod ram;
 pub mod rbd;
@@ -60,15 +62,15 @@ pub use channel::{Channel, Device, Extent, Finished, Immediate, Io, LossHandler,
 pub use clock::monotonic;
 pub use delay::{DelayDevice, Delayed};
 pub use error::{Error, ErrorKind};
-pub use file::{
-    ExpectedBytes, FileDevice, OpenOptions, file_below_loop, loop_over, open_again, part_of_loop_file,
-};
+pub use file::{ExpectedBytes, FileDevice, OpenOptions, open_again};
 pub use geometry::{Geometry, Zone, ZoneAction, ZoneLimits, Zones};
 /// The events of poll(2) that a [`Ring`] waits for.
 #[doc(no_inline)]
 pub use libc::{POLLIN, POLLOUT};
 pub use lock::{lock as lock_image, lock_image_part};
+pub use loops::{FileId, LoopFile, file_below_loop, lock_loop_file, loop_over};
 pub use mailbox::Mailbox;
+pub use mount_table::{MOUNT_SOURCE, MountEntry};
 pub use nbd::NbdDevice;
 pub use ram::RamDevice;
 pub use rbd::RbdDevice;

@@ -24,7 +24,6 @@ use rustix::io::Errno;
 
 use self::free::FreeNumber;
 pub use self::left::LeftNode;
-pub use self::requests::backing_file;
 use self::requests::{CTL_ADD, ioctl};
 pub use self::work::{Attachment, LoopStep, LoopWork, LoopWorker};
 use crate::holders::{self, Holders};

@@ -31,10 +31,11 @@ mod transport;
 mod turns;
 mod worker;
 
-pub use mount::{MountPoint, SOURCE};
+pub use mount::MountPoint;
 pub use pause::{CarriedMount, FuseHolder, MountPlace};
 pub use server::{FuseConfig, FuseServer, FuseStopper};
 pub use transport::FuseTransport;
+pub use underseal_fuse::SOURCE;
 
 /// The longest read or write: the most pages that the kernel puts into one request.
 const INBOX: u32 = 1 << 20;

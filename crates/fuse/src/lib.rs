@@ -27,7 +27,6 @@ mod point;
 mod ring;
 pub mod script;
 mod session;
-mod table;
 mod unmount;
 pub mod wire;
 
@@ -38,5 +37,5 @@ pub use mount::{MountFailure, MountSettings};
 pub use point::{Point, Unmounter};
 pub use ring::{EntryEvent, EntryRequest, RingEntries, RingShare, decline, not_offered, queues};
 pub use session::FuseSession;
-pub use table::MountEntry;
+pub use underseal_device::{MOUNT_SOURCE as SOURCE, MountEntry};
 pub use unmount::{is_in_use, unmount};

@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
-use crate::table::MountEntry;
+use crate::MountEntry;
 
 /// Unmounts the mount that `path` leads to, of another process: at once, or `lazily`, so that the
 /// mount disappears while open files remain usable. `is_meant` decides whether the mount may be

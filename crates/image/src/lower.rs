@@ -10,12 +10,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use underseal_device::{Blocking, Device, FileDevice, NbdDevice, RbdDevice, nbd, rbd};
+use underseal_device::{Blocking, Device, FileDevice, NbdDevice, RbdDevice, lock_loop_file, nbd, rbd};
 use underseal_integrity::Disk;
 use underseal_volume::reencrypt::DiskBlocks;
 use underseal_volume::{HeaderLock, LockTo, ReadAt, Target};
 
-use crate::file_lock::{lock_again, lock_below_loop, open_again};
+use crate::file_lock::{lock_again, open_again};
 use crate::reencrypt::refuse_marked;
 use crate::{Error, ErrorKind, Result};
 
@@ -139,7 +139,7 @@ impl Lower {
 
     fn of_locked(device: FileDevice, writable: bool) -> Result<Self> {
         let file = device.reopen()?;
-        let below = lock_below_loop(&file, writable)?;
+        let below = lock_loop_file(&file, writable)?;
         Ok(Self(Arc::new(Kind::File { device: Arc::new(device), file, _below: below })))
     }
 
@@ -175,13 +175,13 @@ impl Lower {
             }
             None => None,
         };
-        let below = file.as_ref().map(|file| lock_below_loop(file, writable)).transpose()?.flatten();
+        let below = file.as_ref().map(|file| lock_loop_file(file, writable)).transpose()?.flatten();
         Ok(Self(Arc::new(Kind::Custom { device, file, _below: below })))
     }
 
     /// Takes a program's own device for changes of its header, which lock that alone.
     pub(crate) fn custom_header(device: Arc<dyn LowerDevice>) -> Self {
-        let file = device.descriptor().and_then(|descriptor| open_again(descriptor).ok());
+        let file = device.descriptor().and_then(|descriptor| open_again(descriptor, false).ok());
         Self(Arc::new(Kind::Custom { device, file, _below: None }))
     }
 

@@ -14,9 +14,8 @@ mod named;
 mod options;
 mod watch;
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::ops::ControlFlow;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -28,7 +27,6 @@ use underseal_volume::reencrypt::{self, Options, Outcome};
 
 pub use self::options::ReencryptionOptions;
 use self::watch::WatchedSteps;
-use crate::file_lock::DEEPEST;
 use crate::lower::{Lower, LowerDevice};
 use crate::open::size_of;
 use crate::traces::without_traces;
@@ -128,11 +126,7 @@ impl Header {
 /// Refuses an image without a header that is in the middle of a reencryption: some of its bytes
 /// have the old key, some the new one. Of a loop device the file below it counts.
 pub(crate) fn refuse_marked(image: &Path) -> Result<()> {
-    let one = |image: &Path| {
-        let node = fs::metadata(image).ok().filter(|of| of.file_type().is_block_device())?;
-        file_below_loop(node.rdev())
-    };
-    let below = std::iter::successors(one(image), |path| one(path)).take(DEEPEST).last();
+    let below = file_below_loop(image);
     let Some(found) = marker::look(below.as_deref().unwrap_or(image))? else { return Ok(()) };
     let what = format!(
         "the image is in the middle of a reencryption: {} says which bytes are old; finish it with \

@@ -1,5 +1,7 @@
 //! Images through the facade: vectors of real kernels, random ranges against a model, refusals.
 
+mod support;
+
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -11,6 +13,8 @@ use proptest::prelude::*;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use underseal_image::{ErrorKind, FormatOptions, Header, Image, KeyslotOptions, LowerDevice, OpenOptions};
+
+use self::support::Loop;
 
 const VECTORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../volume/tests/vectors/luks");
 
@@ -437,16 +441,7 @@ fn a_plain_image_that_is_being_reencrypted_is_refused_through_a_loop_device_too(
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("image");
     File::create_new(&path).unwrap().set_len(1 << 20).unwrap();
-    let losetup = |args: &[&str]| {
-        let path = std::env::var("PATH").unwrap_or_default();
-        Command::new("losetup").args(args).env("PATH", format!("{path}:/usr/sbin:/sbin")).output().unwrap()
-    };
-    let attached = losetup(&["--find", "--show", path.to_str().unwrap()]);
-    if !attached.status.success() {
-        eprintln!("skipped: no loop device: {}", String::from_utf8_lossy(&attached.stderr));
-        return;
-    }
-    let device = String::from_utf8(attached.stdout).unwrap().trim().to_owned();
+    let Some(device) = Loop::over(&path) else { return };
     let open = |by_file: bool| {
         let options = OpenOptions::new().plain("aes-xts-plain64", 32, "sha256", 512).unwrap();
         let options = options.volume_key(&[7; 32]).unwrap();
@@ -458,7 +453,7 @@ fn a_plain_image_that_is_being_reencrypted_is_refused_through_a_loop_device_too(
     let text = r#"{"underseal reencryption marker":1,"identity":"00000000-0000-4000-8000-000000000007","state":"/nowhere"}"#;
     std::fs::write(folder.path().join("image.underseal-state"), text).unwrap();
     let marked = [false, true].map(open);
-    losetup(&["--detach", &device]);
+    drop(device);
     assert!(whole.iter().all(std::result::Result::is_ok), "{whole:?}");
     for refused in marked {
         let error = refused.unwrap_err();

@@ -1,14 +1,17 @@
 //! Two programs on one image: through loop devices, and through a program's own device on a file.
 
+mod support;
+
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 
 use underseal_image::{ErrorKind, FormatOptions, Header, Image, LowerDevice, OpenOptions, Result};
+
+use self::support::Loop;
 
 /// A file as a program's own device.
 struct Own(File);
@@ -72,16 +75,7 @@ fn the_file_of_a_programs_own_device_is_locked() {
 fn the_file_below_a_loop_device_is_locked() {
     let folder = tempfile::tempdir().unwrap();
     let path = image(folder.path());
-    let losetup = |args: &[&str]| {
-        let path = std::env::var("PATH").unwrap_or_default();
-        Command::new("losetup").args(args).env("PATH", format!("{path}:/usr/sbin:/sbin")).output().unwrap()
-    };
-    let attached = losetup(&["--find", "--show", path.to_str().unwrap()]);
-    if !attached.status.success() {
-        eprintln!("skipped: no loop device: {}", String::from_utf8_lossy(&attached.stderr));
-        return;
-    }
-    let device = String::from_utf8(attached.stdout).unwrap().trim().to_owned();
+    let Some(device) = Loop::over(&path) else { return };
     let own = || Own(File::options().read(true).write(true).open(&device).unwrap());
     let attempts = || -> [(&str, Result<Image>); 3] {
         [
@@ -91,20 +85,12 @@ fn the_file_below_a_loop_device_is_locked() {
         ]
     };
     let file = options(true).open(&path).unwrap();
-    // A loop device on the loop device.
-    let upper = String::from_utf8(losetup(&["--find", "--show", &device]).stdout).unwrap().trim().to_owned();
-    let deep = options(true).open(&upper).map(drop).map_err(|e| e.kind());
-    losetup(&["--detach", &upper]);
-    let refused = attempts().map(|(how, opened)| (how, opened.map(drop).map_err(|e| e.kind())));
-    drop(file);
-    let through = options(true).open(&device);
-    let beside = options(false).open(&path).map(drop).map_err(|e| e.kind());
-    let is_open = through.map(drop).is_ok();
-    losetup(&["--detach", &device]);
-    for (how, refused) in refused {
-        assert_eq!(refused, Err(ErrorKind::Busy), "{how}");
+    for (how, opened) in attempts() {
+        assert_eq!(opened.map(drop).map_err(|e| e.kind()), Err(ErrorKind::Busy), "{how}");
     }
-    assert_eq!(deep, Err(ErrorKind::Busy));
-    assert!(is_open);
-    assert_eq!(beside, Err(ErrorKind::Busy));
+    let upper = Loop::over(&device).unwrap();
+    assert_eq!(kind(options(true).open(&upper)), ErrorKind::Busy);
+    drop((file, upper));
+    let _through = options(true).open(&device).unwrap();
+    assert_eq!(kind(options(false).open(&path)), ErrorKind::Busy);
 }

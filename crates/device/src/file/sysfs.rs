@@ -29,7 +29,7 @@ pub(super) fn is_loop(device: &File) -> bool {
 
 /// Returns the path of the file that a loop device, or a partition of one, lies on. `None` for
 /// another device.
-pub fn file_below_loop(device: u64) -> Option<PathBuf> {
+pub(crate) fn file_below_loop(device: u64) -> Option<PathBuf> {
     let read = |place| read(folder(device).join(place)).ok();
     let mut path = ["loop/backing_file", "../loop/backing_file"].into_iter().find_map(read)?;
     path.pop_if(|last| *last == b'\n');
@@ -37,7 +37,7 @@ pub fn file_below_loop(device: u64) -> Option<PathBuf> {
 }
 
 /// Returns the bytes of its file that a loop device, or a partition of one, shows; `None` for all.
-pub fn part_of_loop_file(device: u64) -> Option<Range<u64>> {
+pub(crate) fn part_of_loop_file(device: u64) -> Option<Range<u64>> {
     let folder = folder(device);
     let number = |place: &str| read_to_string(folder.join(place)).ok()?.trim().parse::<u64>().ok();
     let (start, of_loop) =

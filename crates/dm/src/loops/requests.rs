@@ -8,11 +8,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-use crate::DeviceNumber;
-
 pub(super) const CLR_FD: libc::Ioctl = 0x4c01;
 const SET_STATUS64: libc::Ioctl = 0x4c04;
-const GET_STATUS64: libc::Ioctl = 0x4c05;
 pub(super) const SET_CAPACITY: libc::Ioctl = 0x4c07;
 pub(super) const SET_BLOCK_SIZE: libc::Ioctl = 0x4c09;
 const CONFIGURE: libc::Ioctl = 0x4c0a;
@@ -77,17 +74,6 @@ pub(super) fn configure(node: &File, config: &LoopConfig) -> io::Result<()> {
 pub(super) fn set_status(node: &File, info: &LoopInfo) -> io::Result<()> {
     // SAFETY: the same holds for this structure.
     check(unsafe { libc::ioctl(node.as_raw_fd(), SET_STATUS64, std::ptr::from_ref(info)) })
-}
-
-/// Returns the device and the inode number of the file of an open loop device.
-///
-/// # Errors
-/// `ENXIO` for an unbound device; the system's errors.
-pub fn backing_file(node: &File) -> io::Result<(DeviceNumber, u64)> {
-    let mut info = LoopInfo::new(0, [0; NAME]);
-    // SAFETY: the kernel fills the structure, whose size is asserted above, during the call.
-    check(unsafe { libc::ioctl(node.as_raw_fd(), GET_STATUS64, &raw mut info) })?;
-    Ok((DeviceNumber::decode(info.device), info.inode))
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {

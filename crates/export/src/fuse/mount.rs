@@ -8,14 +8,11 @@ use std::sync::Arc;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use underseal_fuse::{
-    FuseSession, Init, MountEntry, MountFailure, MountSettings, Point, capability, unmount,
+    FuseSession, Init, MountEntry, MountFailure, MountSettings, Point, SOURCE, capability, unmount,
 };
 
 use super::{INBOX, MountPlace};
 use crate::{Error, ErrorKind, Result};
-
-/// The source that mount(8) shows, by which a mount that a killed server left is recognised.
-pub const SOURCE: &str = "underseal";
 
 /// How many background requests (read-ahead, asynchronous direct I/O) the kernel keeps in flight.
 const BACKGROUND: u16 = 256;

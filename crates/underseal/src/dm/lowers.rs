@@ -19,10 +19,10 @@ use std::time::Duration;
 
 use rustix::fs::{AtFlags, FileType, StatxFlags, makedev, statx};
 use rustix::io::Errno;
+use underseal_device::FileId;
 use underseal_dm::{DeviceNumber, Error, Result};
 
 use super::syscall_helper::{HelperOutcome, HelperWork, SyscallHelpers, nonsense};
-use crate::loop_file::FileId;
 
 /// How long opening a lower device may take: a disk may have to spin up.
 const OPENS: Duration = Duration::from_secs(20);
@@ -290,7 +290,7 @@ fn id_of(file: &File) -> io::Result<(Option<DeviceNumber>, FileId)> {
     let of = statx(file, c"", flags, StatxFlags::TYPE | StatxFlags::INO)?;
     let is_device = FileType::from_raw_mode(of.stx_mode.into()).is_block_device();
     let number = is_device.then(|| DeviceNumber::new(of.stx_rdev_major, of.stx_rdev_minor));
-    let place = DeviceNumber::of_node(makedev(of.stx_dev_major, of.stx_dev_minor));
+    let place = makedev(of.stx_dev_major, of.stx_dev_minor);
     Ok((number, (place, of.stx_ino)))
 }
 

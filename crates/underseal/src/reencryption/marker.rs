@@ -3,13 +3,13 @@
 
 use std::path::Path;
 
+use underseal_device::file_below_loop;
 use underseal_volume::ErrorKind;
 use underseal_volume::reencrypt::state::marker::{self, MarkedReencryption};
 pub(crate) use underseal_volume::reencrypt::state::marker::{Marker, place};
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
-use crate::loop_file;
 use crate::lower::is_remote;
 
 /// Refuses a lower device that is in the middle of a reencryption where its state was not named. Of
@@ -21,7 +21,7 @@ pub(crate) fn refuse_unfinished(image: &Path) -> Result<()> {
     if is_remote(image) {
         return Ok(());
     }
-    let below = loop_file::below(image);
+    let below = file_below_loop(image);
     let image = below.as_deref().unwrap_or(image);
     let Some(MarkedReencryption { state, .. }) = look(image)? else { return Ok(()) };
     let (image, state) = (image.display(), state.display());

@@ -6,10 +6,10 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
+use underseal_device::LoopFile;
 use underseal_dm::{DeviceNumber, Error, Result};
 
 use super::work::HelperOutcome;
-use crate::loop_file;
 use crate::reencryption::marker;
 
 /// Opens a device for itself, and the file that it lies on if it is a loop device.
@@ -21,16 +21,16 @@ pub(super) fn open(number: DeviceNumber, read_only: bool) -> Result<(HelperOutco
         opened => opened,
     };
     let (node, opened_read_only) = opened?;
-    let below = loop_file::find(&node);
-    if let Some((path, _)) = &below {
-        marker::refuse_unfinished(path).map_err(|e| Error::new(Errno::BUSY, e.what()))?;
+    let below = LoopFile::of(&node);
+    if let Some(below) = &below {
+        marker::refuse_unfinished(below.path()).map_err(|e| Error::new(Errno::BUSY, e.what()))?;
     }
-    let below = below.and_then(|(path, id)| {
-        let opened = loop_file::open_to_lock(&path, id, !read_only);
+    let below = below.and_then(|below| {
+        let opened = below.open(!read_only);
         if opened.is_none() {
-            log::warn!("{number}: {} cannot be locked: another program may open it", path.display());
+            log::warn!("{number}: {} cannot be locked: another program may open it", below.path().display());
         }
-        opened.map(|(file, exclusive)| (file, id, exclusive))
+        opened.map(|(file, exclusive)| (file, below.id(), exclusive))
     });
     let (file, below) = below.map(|(file, id, exclusive)| (file, (id, exclusive))).unzip();
     let fds = [Some(node), file].into_iter().flatten().map(OwnedFd::from).collect();

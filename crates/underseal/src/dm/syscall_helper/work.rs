@@ -8,10 +8,10 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use underseal_device::{FileId, LoopFile};
 use underseal_dm::{DeviceNumber, Error, LoopStep, LoopWork, Result};
 
 use super::lower;
-use crate::loop_file::{self, FileId};
 
 /// Work that may hang.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -89,7 +89,7 @@ impl HelperWork {
                 .and_then(|file| lower::lock(*number, &file, *exclusive))
                 .map(|()| HelperOutcome::done()),
             Self::Below { .. } => file().map(|node| {
-                let file = loop_file::find(&node).map(|(_, id)| id);
+                let file = LoopFile::of(&node).map(|below| below.id());
                 (HelperOutcome::Below { file }, Vec::new())
             }),
             Self::Close { .. } => file().map(|file| {

@@ -6,6 +6,10 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+/// The source of our mounts, which mount(8) shows. By it a mount that a killed server left is
+/// recognised.
+pub const MOUNT_SOURCE: &str = "underseal";
+
 /// A mount in the mount table.
 #[derive(Debug, PartialEq, Eq)]
 pub struct MountEntry {
@@ -28,7 +32,10 @@ impl MountEntry {
     }
 
     /// Returns the mount of this number.
-    pub(crate) fn of_mount(number: u64) -> io::Result<Option<Self>> {
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub fn of_mount(number: u64) -> io::Result<Option<Self>> {
         let table = fs::read("/proc/self/mountinfo")?;
         let number = number.to_string();
         let is_it = |line: &&[u8]| line.split(|&byte| byte == b' ').next() == Some(number.as_bytes());

@@ -1,22 +1,13 @@
 //! The loop devices over a file: their users change it past every lock of the file.
 
-#![expect(unsafe_code, reason = "an ioctl of loop devices, which rustix does not have")]
-
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::file_below_loop;
-
-/// `LOOP_GET_STATUS64`, and the length of its `loop_info64` (include/uapi/linux/loop.h).
-const GET_STATUS64: libc::Ioctl = 0x4c05;
-const INFO: usize = 232;
-
-/// The device and inode number of a file.
-type FileId = (u64, u64);
+use super::{FileId, file_of};
+use crate::file::sysfs;
 
 /// Returns a loop device over a regular file, or another loop device over the file of a loop
 /// device, if there is one. A device that this user may not open is known by the path that it was
@@ -25,7 +16,7 @@ pub fn loop_over(file: &File) -> Option<PathBuf> {
     let of = file.metadata().ok()?;
     let (id, itself) = match () {
         () if of.is_file() => ((of.dev(), of.ino()), None),
-        () if of.file_type().is_block_device() => (file_of(file, &of)?, Some(of.rdev())),
+        () if of.file_type().is_block_device() => (id_of_device(file, &of)?, Some(of.rdev())),
         () => return None,
     };
     let disks = fs::read_dir("/sys/block").ok()?.flatten();
@@ -47,9 +38,8 @@ fn is_itself(node: &Path, itself: Option<u64>) -> bool {
     disk.is_ok_and(|disk| disk == itself) || is_part
 }
 
-/// The file that an open loop device, or a partition of one, lies on.
-fn file_of(device: &File, of: &fs::Metadata) -> Option<FileId> {
-    status(device).or_else(|| id_at(&file_below_loop(of.rdev())?))
+fn id_of_device(device: &File, of: &fs::Metadata) -> Option<FileId> {
+    file_of(device).or_else(|| id_at(&sysfs::file_below_loop(of.rdev())?))
 }
 
 fn id_below(node: &Path, backing: &Path) -> Option<FileId> {
@@ -58,24 +48,10 @@ fn id_below(node: &Path, backing: &Path) -> Option<FileId> {
         let path = fs::read(backing).ok()?;
         id_at(Path::new(OsStr::from_bytes(path.trim_ascii_end())))
     };
-    open.ok().and_then(|device| status(&device)).or_else(by_path)
+    open.ok().and_then(|device| file_of(&device)).or_else(by_path)
 }
 
 fn id_at(path: &Path) -> Option<FileId> {
     let of = fs::metadata(path).ok().filter(|_| path.is_absolute())?;
     Some((of.dev(), of.ino()))
-}
-
-/// The kernel's answer about a loop device's file.
-fn status(device: &File) -> Option<FileId> {
-    let mut info = [0_u64; INFO / 8];
-    // SAFETY: the kernel fills the structure, of `INFO` bytes, during the call.
-    if unsafe { libc::ioctl(device.as_raw_fd(), GET_STATUS64, info.as_mut_ptr()) } != 0 {
-        return None;
-    }
-    // The kernel's own encoding of a device number.
-    let [device, inode] = [info[0], info[1]];
-    let field = |bits: u64| u32::try_from(bits).unwrap_or(u32::MAX);
-    let (major, minor) = (field(device >> 8 & 0xfff), field(device & 0xff | device >> 12 & 0xf_ff00));
-    Some((libc::makedev(major, minor), inode))
 }

@@ -1,0 +1,38 @@
+//! Loop devices and the files that they lie on.
+//!
+//! ```text
+//!   below.rs    the file below a loop device, and its lock
+//!   over.rs     the loop devices over a file
+//! ```
+
+#![expect(unsafe_code, reason = "an ioctl of loop devices, which rustix does not have")]
+
+mod below;
+mod over;
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
+pub use below::{LoopFile, file_below_loop, lock_loop_file};
+pub use over::loop_over;
+
+/// The device and inode number of a file: several loop devices may lie on one.
+pub type FileId = (u64, u64);
+
+/// `LOOP_GET_STATUS64`, and the length of its `loop_info64` (include/uapi/linux/loop.h).
+const GET_STATUS64: libc::Ioctl = 0x4c05;
+const INFO: usize = 232;
+
+/// The file that an open loop device, or a partition of one, lies on: the kernel's own answer.
+fn file_of(device: &File) -> Option<FileId> {
+    let mut info = [0_u64; INFO / 8];
+    // SAFETY: the kernel fills the structure, of `INFO` bytes, during the call.
+    if unsafe { libc::ioctl(device.as_raw_fd(), GET_STATUS64, info.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // The kernel's own encoding of a device number.
+    let [device, inode] = [info[0], info[1]];
+    let field = |bits: u64| u32::try_from(bits).unwrap_or(u32::MAX);
+    let (major, minor) = (field(device >> 8 & 0xfff), field(device & 0xff | device >> 12 & 0xf_ff00));
+    Some((libc::makedev(major, minor), inode))
+}
