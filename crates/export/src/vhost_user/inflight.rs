@@ -19,13 +19,11 @@
 //! batch are done.
 
 use std::fs::File;
-use std::process;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::rand::GetRandomFlags;
 use vhost::vhost_user::message::VhostUserInflight;
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 
@@ -223,18 +221,11 @@ impl Tracker {
     }
 }
 
-/// A number of this process, which no other one has.
+/// A random number of this process.
 pub(super) fn process_number() -> u64 {
     static NUMBER: OnceLock<u64> = OnceLock::new();
-    *NUMBER.get_or_init(|| {
-        let mut bytes = [0; 8];
-        // Where the kernel has no random bytes, time and number of the process do.
-        if rustix::rand::getrandom(&mut bytes, GetRandomFlags::NONBLOCK) != Ok(bytes.len()) {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            return now.as_secs() << 32 | u64::from(process::id());
-        }
-        u64::from_ne_bytes(bytes) | 1
-    })
+    // 0 stands for no process.
+    *NUMBER.get_or_init(|| RandomState::new().build_hasher().finish() | 1)
 }
 
 #[cfg(test)]

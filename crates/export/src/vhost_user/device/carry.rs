@@ -89,19 +89,8 @@ impl Device {
             let CarriedQueue { size, at, lies, base, enabled, broken, .. } = *carried;
             let mut file = |there| fds.take_if(there);
             let (kick, call, error) = (file(carried.kick)?, file(carried.call)?, file(carried.error)?);
-            *queue = Virtqueue {
-                size,
-                at,
-                lies,
-                base,
-                kick,
-                call,
-                error,
-                enabled,
-                broken,
-                goes_on: false,
-                running: None,
-            };
+            let new = Virtqueue::default();
+            *queue = Virtqueue { size, at, lies, base, kick, call, error, enabled, broken, ..new };
         }
         let runs = carried.queues.iter().enumerate().filter(|(_, queue)| queue.runs);
         for (index, _) in runs {
