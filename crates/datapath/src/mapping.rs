@@ -8,13 +8,13 @@ mod zones;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use underseal_cipher::SectorSize;
 use underseal_device::{Device, Extent, Geometry, LossHandler};
 use underseal_volume::{Guards, Segment, SegmentKind, Volume};
 
+use losses::ServerLosses;
 use shape::RequestLimits;
 
 use crate::control::{VolumeControl, VolumeSettings, no_key};
@@ -39,8 +39,7 @@ pub struct Mapping {
     /// The volume's format fixes its size.
     fixed_size: bool,
     busy_poll: Duration,
-    /// Flushes fail; see `losses.rs`.
-    is_lost: AtomicBool,
+    losses: ServerLosses,
 }
 
 /// About the cost of waking a thread whose processor sleeps.
@@ -96,7 +95,7 @@ impl Mapping {
             guards: Guards::default(),
             fixed_size: false,
             busy_poll: BUSY_POLL,
-            is_lost: AtomicBool::new(false),
+            losses: ServerLosses::default(),
         })
     }
 

@@ -76,6 +76,10 @@ impl Device for DelayDevice {
     fn name(&self) -> &str {
         self.members[0].device.name()
     }
+
+    fn holds_acknowledged(&self) -> bool {
+        self.members.iter().any(|member| member.device.holds_acknowledged())
+    }
 }
 
 /// The state of a slot.

@@ -78,6 +78,10 @@ impl Device for StripeDevice {
         Geometry { size: self.layout.size(smallest).unwrap_or(self.geometry.size), ..self.geometry }
     }
 
+    fn holds_acknowledged(&self) -> bool {
+        self.members.iter().any(|member| member.holds_acknowledged())
+    }
+
     fn refresh(&self) -> Result<u64> {
         self.members.iter().try_for_each(|member| member.refresh().map(drop))?;
         Ok(self.geometry().size)

@@ -4,10 +4,14 @@
 //! knows of no power cut. Where the earlier server was killed and held acknowledged writes in its
 //! memory, the flushes of such a client must not say that they are stored.
 
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use super::Mapping;
 use crate::{Error, ErrorKind, Result};
+
+/// Whether an earlier server's acknowledged writes may be lost to a client that goes on.
+#[derive(Default)]
+pub(super) struct ServerLosses(AtomicBool);
 
 impl Mapping {
     /// True when acknowledged writes end with this process until they are flushed; see
@@ -16,9 +20,10 @@ impl Mapping {
         !self.read_only() && self.devices.iter().any(|device| device.holds_acknowledged())
     }
 
-    /// Notes that acknowledged writes of a client that goes on may be lost: every flush fails.
+    /// Notes that acknowledged writes of a client that goes on may be lost: every flush fails, and
+    /// every durable write that is done by one.
     pub fn lose(&self, why: &str) {
-        if !self.is_lost.swap(true, SeqCst) {
+        if !self.losses.0.swap(true, SeqCst) {
             log::error!(
                 "{why}: writes that it had acknowledged, and that were not flushed, may be lost; every flush \
                  fails until the client starts anew"
@@ -28,12 +33,12 @@ impl Mapping {
 
     /// Notes that the client has started anew, as after a power cut.
     pub fn start_anew(&self) {
-        self.is_lost.store(false, SeqCst);
+        self.losses.0.store(false, SeqCst);
     }
 
     /// True while flushes [fail](Mapping::lose).
     pub fn is_lost(&self) -> bool {
-        self.is_lost.load(SeqCst)
+        self.losses.0.load(SeqCst)
     }
 
     /// The result of a flush that the devices have done.

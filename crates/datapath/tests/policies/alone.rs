@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use underseal_cipher::{Key, SectorSize, build};
 use underseal_datapath::{ErrorKind, Mapping, Queue, QueueOptions, Request};
 use underseal_device::{Device, IoKind, RamDevice, StripeDevice};
@@ -100,12 +101,36 @@ fn queues_of_short_requests_have_memory_for_whole_sectors_and_zeros() {
 }
 
 #[test]
+fn zeros_are_written_where_the_device_refuses_them_or_is_too_busy() {
+    let null = "cipher_null-ecb".parse().unwrap();
+    for (errno, is_written) in [(Errno::OPNOTSUPP, true), (Errno::BUSY, true), (Errno::IO, false)] {
+        let cipher = build(&null, &Key::zeroed(0).unwrap(), SectorSize::S512).unwrap();
+        let device = FaultDevice::new(Arc::new(RamDevice::new(SIZE)), 1);
+        device.control().add(Rule::new(Fault::Error(errno.raw_os_error())).on(IoKind::Zero));
+        let mapping = Arc::new(Mapping::new(volume(cipher), Arc::new(device)).unwrap());
+        let mut queue = Queue::open(mapping, QueueOptions { depth: 4, max_request: 4096 }).unwrap();
+        submit_write(&mut queue, 0, 0, 4096, 1);
+        succeed(&mut queue);
+        let zeroes = Request::WriteZeroes { offset: 0, len: 4096, durable: false, punch: false, fast: false };
+        queue.submit(0, zeroes).unwrap();
+        let done = loop {
+            queue.poll().unwrap();
+            if let Some(done) = queue.next_completion() {
+                break done.result;
+            }
+        };
+        assert_eq!(done.is_ok(), is_written, "{errno}");
+        assert_eq!(read(&mut queue, 0, 512).iter().all(|byte| *byte == 0), is_written, "{errno}");
+    }
+}
+
+#[test]
 fn zeros_that_have_to_be_written_after_all_wait_for_memory() {
     let null = "cipher_null-ecb".parse().unwrap();
     let cipher = build(&null, &Key::zeroed(0).unwrap(), SectorSize::S512).unwrap();
     let device = FaultDevice::new(Arc::new(RamDevice::new(SIZE)), 1);
     // The device claims to support zeroing, and then refuses it.
-    let unsupported = rustix::io::Errno::OPNOTSUPP.raw_os_error();
+    let unsupported = Errno::OPNOTSUPP.raw_os_error();
     device.control().add(Rule::new(Fault::Error(unsupported)).on(IoKind::Zero));
     let mapping = Arc::new(Mapping::new(volume(cipher), Arc::new(device)).unwrap());
     let mut queue = Queue::open(mapping, QueueOptions { depth: 4, max_request: 512 }).unwrap();
