@@ -341,6 +341,31 @@ fn keyslots_are_lost_only_if_that_is_meant() {
 }
 
 #[test]
+fn a_file_system_is_not_cut_off_unless_that_is_meant() {
+    // Of the whole image, and of what is left of it.
+    for (taken, fits) in [("64M", false), ("32M", true)] {
+        let case = Case::plain(64 << 20);
+        fs::write(&case.image, vec![0; 64 << 20]).unwrap();
+        let mut mkfs = Command::new("/usr/sbin/mke2fs");
+        mkfs.args(["-q", "-t", "ext4", "-b", "1024"]).arg(&case.image).arg(taken);
+        run(mkfs);
+        let before = fs::read(&case.image).unwrap();
+        let encrypt = || ReencryptionOptions::encrypt().reduce(32 << 20).pbkdf2(1000);
+        if !fits {
+            let refused = case.reencrypt(&encrypt()).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::BadOption);
+            assert!(refused.text().contains("the file system takes 67108864 bytes"), "{}", refused.text());
+            assert!(before == fs::read(&case.image).unwrap(), "nothing was changed");
+        }
+        case.reencrypt(&encrypt().force(!fits)).unwrap();
+        let volume = OpenOptions::new().passphrase(SECRET).unwrap().open(&case.image).unwrap();
+        let mut found = vec![0; 1 << 20];
+        volume.read_at(0, &mut found).unwrap();
+        assert!(found == before[..1 << 20], "{taken}");
+    }
+}
+
+#[test]
 fn what_does_not_fit_is_refused_before_anything_is_written() {
     use ErrorKind::{BadOption, Busy, Unsupported, WrongPassphrase};
     let new = ReencryptionOptions::new;

@@ -147,8 +147,8 @@ fn a_further_name_whose_file_was_changed_since_is_refused_and_kept() {
     assert_eq!(by_inode(name), old);
 }
 
-/// Who may write to a file may write a note on it, which names a file of his own, or of another
-/// user, as the one that a conversion made.
+/// A user who may write to a file may write a note on it: that a conversion has made another file,
+/// the user's own one or a third user's, from it.
 #[test]
 fn a_note_does_not_lead_to_a_file_of_another_user() {
     let scratch = Scratch::new();

@@ -50,6 +50,27 @@ fn a_volume_is_encrypted_anew_on_a_server() {
     assert_same(&volume.read(0, data.len()), &data, "under another key");
 }
 
+/// A volume without a header: the state is beside, and both tables name the server.
+#[test]
+fn plain_data_on_a_server_are_encrypted_with_a_state() {
+    let scratch = Scratch::new();
+    let lower = Backing::nbdkit(&scratch, &["memory", "8M"]);
+    let uri = lower.uri("");
+    let data = bytes(seed("with_a_state"), 8 << 20);
+    let file = scratch.file("data", &data);
+    run(tool("nbdcopy").arg(&file).arg(&uri));
+    let key = "5".repeat(64) + &"6".repeat(64);
+    let old = scratch.file("old", format!("0 16384 linear {uri} 0\n").as_bytes());
+    let new = scratch.file("new", format!("0 16384 crypt aes-xts-plain64 {key} 0 {uri} 0\n").as_bytes());
+    let mut command = underseal();
+    command.args(["reencrypt", "-q", "--force", &uri, "--state"]).arg(scratch.path("state"));
+    run(command.arg("--old-table").arg(old).arg("--new-table").arg(&new));
+    let mut read = underseal();
+    read.args(["table", "decrypt", "--table"]).arg(&new).arg("-o").arg(scratch.path("plain"));
+    run(&mut read);
+    assert_same(&std::fs::read(scratch.path("plain")).unwrap(), &data, "under the new table");
+}
+
 #[test]
 fn over_one_connection_of_a_slow_server() {
     let scratch = Scratch::new();
