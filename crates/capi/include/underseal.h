@@ -121,7 +121,7 @@ int underseal_keyslot_change(struct underseal *handle, const uint8_t *old_passph
  *   hotzone-size   the most bytes of a step: 67108864
  *   lose-keyslots  1: keyslots whose passphrases are not given open nothing afterwards
  *   force          1: encrypts another system's volume or a whole disk with partitions as it is; larger sectors under data of
- *                  no known file system; decrypts over the start of an image
+ *                  no known file system; decrypts over the start of an image; cuts the end off a file system (reduce)
  *   label, pbkdf2 (rounds), argon2id (PASSES,KIB,THREADS)   encrypt: of the new header and its keyslot
  * The new file for the header of encrypt without reduce, and of decrypt, is the one of underseal_set_header. */
 int underseal_set_reencryption(struct underseal *handle, const char *name, const char *value);

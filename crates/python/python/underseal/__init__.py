@@ -463,7 +463,7 @@ def reencrypt(
     call, or in cryptsetup; meanwhile the volume opens for reading. ``resilience`` is ``"checksum"``, ``"journal"`` or
     ``"none"``, with which a crash loses data. ``force`` makes sectors larger although nothing is known of what is on the
     volume, decrypts over the start of an image that has no header any more, and encrypts data that are a BitLocker or
-    FileVault 2 volume, or a whole disk with a partition table.
+    FileVault 2 volume, or a whole disk with a partition table, or a file system that reaches into what ``reduce`` gives up.
 
     >>> half = lambda done, total: done < total // 2
     >>> reencrypt("disk.img", "correct horse", cipher="serpent-xts-plain64", hotzone_size=1 << 20, progress=half)

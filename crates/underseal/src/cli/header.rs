@@ -138,7 +138,7 @@ pub(crate) struct HeaderSettings {
     /// LUKS2: a second name, up to 47 bytes
     #[arg(long, value_name = "TEXT")]
     pub(crate) subsystem: Option<String>,
-    /// The UUID
+    /// The UUID, of a closed volume
     #[arg(long, value_name = "UUID")]
     pub(crate) uuid: Option<Uuid>,
     /// LUKS2: set a flag for every program that opens the volume: allow-discards, same-cpu-crypt,
