@@ -281,9 +281,11 @@ impl Device {
         Ok(())
     }
 
-    /// Sets whether it is removed when its last user closes it.
-    pub(crate) fn defer(&self, deferred: bool) {
+    /// Sets whether it is removed when its last user closes it, also by a later server.
+    pub(crate) fn defer(&self, deferred: bool) -> Result<()> {
+        self.node.keep_deferred(deferred)?;
         self.state().deferred = deferred;
+        Ok(())
     }
 
     /// Counts an event, and wakes the callers that wait for it.

@@ -220,6 +220,14 @@ pub trait Node: Send + Sync {
         Ok(())
     }
 
+    /// Stores for a later server whether the device is removed after its last close.
+    ///
+    /// # Errors
+    /// `ENOSPC` and other write errors.
+    fn keep_deferred(&self, _deferred: bool) -> Result<()> {
+        Ok(())
+    }
+
     /// Shows it as `/dev/mapper/NAME`, and by its UUID if any, in place of another name and UUID.
     ///
     /// # Errors

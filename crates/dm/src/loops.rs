@@ -37,6 +37,8 @@ use crate::{DeviceNumber, Error, Family, Result, Room};
 const NAMES: &str = "names";
 /// The file with the same for udev's rule (`dm install`).
 const UDEV: &str = "udev";
+/// The file of a device that is removed after its last close.
+const DEFERRED: &str = "deferred";
 
 /// Numbers that this module takes: `losetup` takes them from 0 up.
 pub(crate) const FIRST: u32 = 1000;
@@ -210,6 +212,15 @@ impl Node for LoopNode {
 
     fn remember(&self, Names { name, uuid }: Names<'_>) -> Result<()> {
         self.write_names(name, uuid).map_err(self.failed("its names cannot be kept"))
+    }
+
+    fn keep_deferred(&self, deferred: bool) -> Result<()> {
+        let path = self.folder.join(DEFERRED);
+        let kept = if deferred { fs::write(&path, "") } else { fs::remove_file(&path) };
+        match kept {
+            Err(e) if !deferred && e.kind() == io::ErrorKind::NotFound => Ok(()),
+            kept => kept.map_err(self.failed("its deferred removal cannot be kept")),
+        }
     }
 
     fn name(&self, Names { name, uuid }: Names<'_>, before: Option<Names<'_>>) -> Result<()> {

@@ -1,5 +1,6 @@
 //! The commands.
 
+mod deferred;
 mod query;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -78,8 +79,6 @@ impl Command {
     }
 }
 
-/// The time between two checks of a device that is removed after its last close.
-const DEFERRED: Duration = Duration::from_millis(200);
 /// The number of devices that are removed at a time.
 const SIDE_BY_SIDE: usize = 16;
 /// The length of a wait for an event before a check that its caller still exists.
@@ -121,12 +120,12 @@ impl Mapper {
             return Err(e);
         }
         left.show();
-        let LeftNode { node, name, uuid, .. } = left;
+        let LeftNode { node, name, uuid, is_deferred, .. } = left;
         node.lies(Some(Attachment { room: table.room, read_only }));
         let device = Device::adopted(Box::new(node), table, read_only, suspended);
         let entry = self.0.registry.add(&name, &uuid, Arc::new(device))?;
         self.show_holders(&entry);
-        Ok(())
+        if is_deferred { self.defer(entry) } else { Ok(()) }
     }
 
     /// Returns the number of devices.
@@ -219,22 +218,6 @@ impl Mapper {
         }
     }
 
-    /// Removes the devices whose removal was deferred and that are not in use any more.
-    fn remove_deferred(&self) {
-        let mut deferred = self.0.registry.all();
-        deferred.retain(|entry| entry.device.snapshot().deferred);
-        for entry in deferred {
-            // The thread that has it may hang with the device.
-            let Some(naming) = entry.device.try_naming() else { continue };
-            match self.take_away_named(&entry, naming) {
-                // The thread that waits for the last user goes on.
-                Err(e) if matches!(e.errno(), Errno::BUSY | Errno::NXIO) => {}
-                Err(e) => log::error!("deferred removal: {e}"),
-                Ok(()) => self.remove_deferred(),
-            }
-        }
-    }
-
     /// Removes a device without openers, under its present name.
     fn take_away(&self, entry: &Entry) -> Result<()> {
         self.take_away_named(entry, entry.device.naming())
@@ -254,28 +237,6 @@ impl Mapper {
         entry.device.node().give_back();
         self.show_holders(entry);
         Ok(())
-    }
-
-    /// Removes a device after its last close, unless that is cancelled.
-    fn defer(&self, entry: Entry) -> Result<()> {
-        if entry.device.snapshot().deferred {
-            return Ok(());
-        }
-        entry.device.defer(true);
-        let this = self.clone();
-        let wait = move || {
-            while entry.device.snapshot().deferred {
-                thread::sleep(DEFERRED);
-                match this.take_away(&entry) {
-                    Err(e) if e.errno() == Errno::BUSY => {}
-                    Err(e) if e.errno() == Errno::NXIO => return,
-                    Err(e) => return log::error!("deferred removal: {e}"),
-                    Ok(()) => return,
-                }
-            }
-        };
-        let began = thread::Builder::new().name("deferred".into()).spawn(wait);
-        began.map(drop).map_err(|e| Error::system("no thread for a deferred removal", &e))
     }
 
     fn remove_all(&self, message: &mut Message) {
@@ -392,7 +353,7 @@ impl Mapper {
         let answer = match first {
             None => return Err(Error::new(Errno::INVAL, "Empty message received.")),
             Some("@cancel_deferred_remove") => {
-                entry.device.defer(false);
+                entry.device.defer(false)?;
                 None
             }
             Some(other) if other.starts_with('@') => {

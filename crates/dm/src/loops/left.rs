@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::work::{Binding, binding, is_taken};
-use super::{LoopNode, LoopNodes, NAMES, device_of};
+use super::{DEFERRED, LoopNode, LoopNodes, NAMES, device_of};
 use crate::Result;
 use crate::host::{Names, Node};
 
@@ -13,6 +13,8 @@ pub struct LeftNode {
     pub(crate) node: LoopNode,
     pub(crate) name: String,
     pub(crate) uuid: String,
+    /// True for a device that was to be removed after its last close.
+    pub(crate) is_deferred: bool,
     found: Found,
 }
 
@@ -51,7 +53,8 @@ impl LoopNodes {
             }
             _ => Found::Part,
         };
-        Some(LeftNode { node, name: name.into(), uuid: uuid.into(), found })
+        let is_deferred = folder.join(DEFERRED).exists();
+        Some(LeftNode { node, name: name.into(), uuid: uuid.into(), is_deferred, found })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Back ends that are killed while something is half done.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::Read;
 use std::process::{Child, Stdio};
 
@@ -275,4 +275,21 @@ umount mounted
 tries=50; while test -e $bound; do sleep 0.1; tries=$((tries - 1)); test $tries -gt 0; done
 losetup --detach $(cat loop)",
     );
+}
+
+/// A device in use is removed after its last close, whichever back end there is by then.
+#[test]
+fn a_deferred_removal_is_done_by_the_next_back_end_unless_it_was_cancelled() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper.script("for name in x y; do dmsetup create $N-$name --table '0 2048 zero'; done");
+    let open = |name| File::open(format!("/dev/mapper/{}", mapper.name(name))).unwrap();
+    let users = [open("x"), open("y")];
+    mapper.script("for name in x y; do dmsetup remove --deferred $N-$name; done");
+    mapper.script("dmsetup message $N-y 0 @cancel_deferred_remove");
+    kill(mapper.back_end().unwrap());
+    mapper.script("dmsetup info $N-x | grep 'ACTIVE (DEFERRED REMOVE)'; dmsetup info $N-y | grep 'ACTIVE$'");
+    drop(users);
+    let is_gone = || !fs::exists(format!("/dev/mapper/{}", mapper.name("x"))).unwrap();
+    wait_until("the removal", PATIENCE, is_gone);
+    mapper.script("fails dmsetup info $N-x; dmsetup remove $N-y");
 }
