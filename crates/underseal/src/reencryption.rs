@@ -6,6 +6,7 @@ pub(crate) mod online;
 mod watched;
 
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -36,6 +37,8 @@ pub(crate) struct Place {
     /// Set when a sync failed: earlier writes may be in memory only, and be read back as if they
     /// were on disk.
     sync_failed: Arc<AtomicBool>,
+    /// True when the ledger's file had a name at its first use.
+    had_name: OnceLock<bool>,
     /// The lock that excludes other programs from reencrypting an open LUKS2 volume as if it were
     /// closed.
     open: OnceLock<ReencryptionLock>,
@@ -125,6 +128,7 @@ impl Place {
             to: LockTo::Change,
             is_open: false,
             sync_failed: Arc::default(),
+            had_name: OnceLock::new(),
             open: OnceLock::new(),
             lock: Mutex::default(),
         }
@@ -148,6 +152,11 @@ impl Place {
         if let Kept::State(_, Some(marker)) = &self.kept {
             marker::end(marker);
         }
+    }
+
+    /// Lets other programs change the reencryption of the header, which is not the open volume's.
+    fn release(&self) {
+        *self.lock() = None;
     }
 
     /// Records a failure: if the header no longer has the reencryption, other programs may begin
@@ -220,18 +229,23 @@ impl Place {
     /// are in one file, they share an open file: the kernel reports a write-back error once to each
     /// open file, and a step that is undone after the error would get it again.
     pub(crate) fn bytes(&self) -> Result<(Bytes, Bytes)> {
-        let data = self.watched(self.data.bytes()?);
+        let data = self.watched(&self.data)?;
         let on = match (&self.kept, &self.data) {
-            (Kept::Header { apart: Some(on), .. } | Kept::State(on, _), _) => self.watched(on.bytes()?),
+            (Kept::Header { apart: Some(on), .. } | Kept::State(on, _), _) => self.watched(on)?,
             // The requests of two threads go through one ring, one after the other.
-            (Kept::Header { apart: None, .. }, Where::Device(_)) => self.watched(self.data.bytes()?),
+            (Kept::Header { apart: None, .. }, Where::Device(_)) => self.watched(&self.data)?,
             (Kept::Header { apart: None, .. }, _) => data.clone(),
         };
         Ok((on, data))
     }
 
-    fn watched(&self, bytes: Bytes) -> Bytes {
-        Arc::new(Watched::new(bytes, self.sync_failed.clone()))
+    fn watched(&self, of: &Where) -> Result<Bytes> {
+        // An image notices by itself.
+        let named = match of {
+            Where::File(file) if *self.had_name.get_or_init(|| has_name(file)) => file.try_clone().ok(),
+            Where::File(_) | Where::Image(_) | Where::Device(_) => None,
+        };
+        Ok(Arc::new(Watched::new(of.bytes()?, named, self.sync_failed.clone())))
     }
 
     /// Refuses to continue after a failed sync, of the data or of the ledger: the next sync may
@@ -302,6 +316,11 @@ impl Place {
             }
         }
     }
+}
+
+/// True for a file that has a name and can lose it.
+fn has_name(file: &File) -> bool {
+    file.metadata().is_ok_and(|of| of.is_file() && of.nlink() > 0)
 }
 
 /// Returns the mode in the form of `status`.

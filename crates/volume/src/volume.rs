@@ -93,6 +93,17 @@ impl Segment {
         self.as_stored().map(|stored| (&stored.cipher, sector(stored)))
     }
 
+    /// The place of the volume's byte `offset`, where a sector of this segment begins, and what
+    /// the cipher makes of a sector of zeros there. A cipher with tags makes nothing of one.
+    fn sample(&self, offset: u64) -> Option<((usize, u64), usize, Vec<u8>)> {
+        let (cipher, first) = self.cipher(offset)?;
+        let mut sector = vec![0; cipher.sector_size().bytes()];
+        if cipher.tag_size() == 0 {
+            cipher.decrypt(first, sector.as_mut_slice().into());
+        }
+        Some((self.lower(offset)?, cipher.tag_size(), sector))
+    }
+
     /// Returns the size of its sectors. The beginning and the length must be multiples of it.
     pub fn sector_size(&self) -> SectorSize {
         self.as_stored().map_or(SectorSize::S512, |stored| stored.cipher.sector_size())
@@ -251,6 +262,14 @@ impl Volume {
     pub fn segment_index(&self, offset: u64) -> Option<usize> {
         let after = self.segments.partition_point(|s| s.start <= offset);
         after.checked_sub(1).filter(|&i| offset < self.segments[i].end())
+    }
+
+    /// True when both volumes find the same bytes at the same places of their devices and decrypt
+    /// them alike. Keys and modes are compared by what they make of one sector of each segment.
+    pub fn is_stored_as(&self, other: &Self) -> bool {
+        let of = |volume: &Self, start| volume.segment_index(start).map(|i| volume.segments[i].sample(start));
+        let mut starts = self.segments.iter().chain(&other.segments).map(|segment| segment.start);
+        self.size() == other.size() && starts.all(|start| of(self, start) == of(other, start))
     }
 }
 

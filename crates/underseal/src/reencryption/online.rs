@@ -357,6 +357,19 @@ fn prepare<'d>(
             Error::usage(what).with_remedy("`underseal close` it, and open it again with --reencrypt")
         );
     }
+    // What a step has recorded and not shown is shown first; until then they differ.
+    let is_behind = users.miss_some();
+    let served = mapping.volume().filter(|_| !is_behind);
+    let planned = plan.volume(progress)?;
+    if served.is_some_and(|served| !served.is_stored_as(&planned)) {
+        // The right header can be restored now.
+        place.release();
+        let what = "the header has another key, cipher or place of the data than the open volume: another header was \
+                    restored since";
+        let remedy =
+            "restore the open volume's own header, or `underseal close` it and look at what the header opens";
+        return Err(Error::usage(what).with_remedy(remedy));
+    }
     pace.set_position(progress.done, plan.size - progress.done);
     Ok((ledger, users))
 }

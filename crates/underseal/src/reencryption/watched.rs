@@ -1,7 +1,10 @@
-//! Bytes that remember a failed sync.
+//! Bytes that remember a failed sync. One of a file that was removed or replaced fails: its bytes
+//! are lost with the last program that has it open.
 
+use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,12 +16,22 @@ use super::Bytes;
 /// Bytes, and whether a sync of them has failed.
 pub(super) struct Watched {
     bytes: Bytes,
+    /// The bytes' file, if it must keep its name.
+    named: Option<File>,
     sync_failed: Arc<AtomicBool>,
 }
 
 impl Watched {
-    pub(super) fn new(bytes: Bytes, sync_failed: Arc<AtomicBool>) -> Self {
-        Self { bytes, sync_failed }
+    pub(super) fn new(bytes: Bytes, named: Option<File>, sync_failed: Arc<AtomicBool>) -> Self {
+        Self { bytes, named, sync_failed }
+    }
+
+    fn check_name(&self) -> io::Result<()> {
+        let Some(file) = &self.named else { return Ok(()) };
+        if file.metadata()?.nlink() > 0 {
+            return Ok(());
+        }
+        Err(io::Error::other("the file that records the progress was removed or replaced"))
     }
 }
 
@@ -50,7 +63,8 @@ impl Target for Watched {
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        self.bytes.sync_all().inspect_err(|_| self.sync_failed.store(true, Ordering::SeqCst))
+        let synced = self.bytes.sync_all().and_then(|()| self.check_name());
+        synced.inspect_err(|_| self.sync_failed.store(true, Ordering::SeqCst))
     }
 
     fn set_len(&self, size: u64) -> io::Result<()> {

@@ -19,6 +19,7 @@ mod kernels;
 mod keys;
 mod online;
 mod plain;
+mod restored;
 mod served;
 mod tables;
 

@@ -20,13 +20,13 @@ pub(crate) fn wait_for(operator: &Operator, name: &str, state: &str) {
 
 /// Waits until some of it is new.
 #[track_caller]
-fn wait_for_progress(operator: &Operator, name: &str) {
+pub(super) fn wait_for_progress(operator: &Operator, name: &str) {
     wait_until("some of it is new", PATIENCE, || {
         operator.status(name)["reencryption"]["done"].as_u64().is_some_and(|done| done > 0)
     });
 }
 
-fn words(volume: &Volume, options: &str) -> String {
+pub(super) fn words(volume: &Volume, options: &str) -> String {
     format!("reencrypt image --passphrase-file {} {options}", text(&volume.passphrase)).trim().into()
 }
 
