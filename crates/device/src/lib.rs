@@ -67,7 +67,7 @@ pub use geometry::{Geometry, Zone, ZoneAction, ZoneLimits, Zones};
 /// The events of poll(2) that a [`Ring`] waits for.
 #[doc(no_inline)]
 pub use libc::{POLLIN, POLLOUT};
-pub use lock::{lock as lock_image, lock_image_part};
+pub use lock::lock as lock_image;
 pub use loops::{FileId, LoopFile, file_below_loop, lock_loop_file, loop_over};
 pub use mailbox::Mailbox;
 pub use mount_table::{MOUNT_SOURCE, MountEntry};

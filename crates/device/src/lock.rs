@@ -40,11 +40,14 @@ pub fn lock(file: &File, name: &str, exclusive: bool) -> Result<(), Error> {
     for_a_moment(take).map_err(|e| refused(name, e))
 }
 
-/// As [`lock`], of an image that is a part of a file: users of other parts are not kept away.
-///
-/// # Errors
-/// As [`lock`].
-pub fn lock_image_part(file: &File, name: &str, exclusive: bool, part: &Range<u64>) -> Result<(), Error> {
+/// As [`lock`], of an image that is a part of a file: users of other parts are not kept away. Fails
+/// as `lock` does.
+pub(crate) fn lock_image_part(
+    file: &File,
+    name: &str,
+    exclusive: bool,
+    part: &Range<u64>,
+) -> Result<(), Error> {
     let at = libc::off_t::try_from(part.start).ok().and_then(|start| PARTS.checked_add(start));
     let len = libc::off_t::try_from(part.end.saturating_sub(part.start)).ok();
     let (Some(at), Some(len @ 1..)) = (at, len) else { return lock(file, name, exclusive) };

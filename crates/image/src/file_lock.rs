@@ -26,7 +26,7 @@ pub(crate) fn lock_again(descriptor: RawFd, writes: bool) -> Result<Option<File>
     }
 }
 
-/// Opens the file of a descriptor again: a lock of the new open file is no lock of the descriptor's.
+/// Opens the file of a descriptor again: a lock of the new open file is none of the descriptor's.
 ///
 /// Fails with `InvalidInput` for what is neither a regular file nor a block device.
 pub(crate) fn open_again(descriptor: RawFd, writes: bool) -> std::io::Result<File> {

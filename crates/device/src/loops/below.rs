@@ -13,7 +13,8 @@ use rustix::fs::{Mode, OFlags};
 
 use super::{FileId, file_of};
 use crate::file::sysfs;
-use crate::{Error, ErrorKind, MOUNT_SOURCE, MountEntry, lock_image, lock_image_part};
+use crate::lock::lock_image_part;
+use crate::{Error, ErrorKind, MOUNT_SOURCE, MountEntry, lock_image};
 
 /// The most loop devices on each other that are followed. The kernel refuses a circle.
 const DEEPEST: usize = 8;
@@ -38,7 +39,7 @@ impl LoopFile {
         for _ in 1..DEEPEST {
             let open = open_again_where(&path, |file| is_file(file, id) && is_block_device(file));
             let Some(below) = open.and_then(|open| one_below(&open(false).ok()?)) else { break };
-            // It is unknown where the part lies in the file below.
+            // Where the part lies in the file below is unknown.
             ((path, id), part) = (below, None);
         }
         Some(Self { path, id, part })

@@ -3,15 +3,17 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use underseal_testing::skip;
+
 /// A loop device, until it is dropped.
 pub(crate) struct Loop(String);
 
 impl Loop {
-    /// Makes one over a file or a device; `None` where there can be none, which is told.
+    /// Makes one over a file or a device; a skip where there can be none.
     pub(crate) fn over(path: impl AsRef<Path>) -> Option<Self> {
         let attached = losetup(&["--find", "--show", path.as_ref().to_str().unwrap()]);
         if !attached.status.success() {
-            eprintln!("skipped: no loop device: {}", String::from_utf8_lossy(&attached.stderr));
+            skip("a loop device", String::from_utf8_lossy(&attached.stderr).trim());
             return None;
         }
         Some(Self(String::from_utf8(attached.stdout).unwrap().trim().to_owned()))
