@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::control::operator::Ran;
+use crate::support::mounts::{Mount, cannot_mount, skip};
 use crate::support::scratch::assert_same;
 use crate::support::volume::underseal;
 
@@ -203,4 +204,30 @@ fn sectors_become_larger_under_what_can_take_them_or_on_demand() {
     volume.write(0, &[0; 1 << 20]);
     run(&mut reencrypt(&volume, "--sector-size 4096 --force-offline-reencrypt"));
     assert!(dump(&volume.image).contains("sector: 4096"));
+}
+
+#[test]
+fn a_header_that_its_disk_has_no_room_for_is_not_there_afterwards() {
+    let scratch = Scratch::new();
+    if let Some(reason) = cannot_mount() {
+        return skip("a full disk", reason);
+    }
+    let disk = Mount::tmpfs(&scratch.path("disk"), 128 << 10);
+    let header = disk.directory().join("header");
+    let luks = Volume::at(&scratch, "luks").format("24M", &[]);
+    let plain = Volume::at(&scratch, "plain");
+    scratch.file("plain", &bytes(1, 4 << 20));
+    let cheap = CHEAP_PBKDF2.join(" ");
+    for (volume, options) in
+        [(luks, "--decrypt --force".into()), (plain, format!("--encrypt --force {cheap}"))]
+    {
+        let before = std::fs::read(&volume.image).unwrap();
+        let begin = |header: &Path| reencrypt(&volume, &format!("{options} --header {}", text(header)));
+        let refused = Ran::from(crate::support::output(&mut begin(&header)));
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        assert!(refused.err.contains(text(&header)), "{refused:?}");
+        assert!(!header.exists() && std::fs::read(&volume.image).unwrap() == before);
+        run(&mut begin(&scratch.path("elsewhere")));
+        std::fs::remove_file(scratch.path("elsewhere")).unwrap();
+    }
 }

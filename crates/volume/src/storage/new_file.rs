@@ -1,8 +1,8 @@
 //! A new file whose name survives a power cut.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use crate::{Error, ErrorKind, Result};
@@ -26,4 +26,15 @@ pub fn new_file(path: &Path) -> Result<File> {
         Error::new(ErrorKind::Io, format!("{}: cannot be synced", folder.display())).with_source(e)
     })?;
     Ok(file)
+}
+
+/// Removes a file in which nothing useful is, unless its name is another file's by now.
+pub(crate) fn remove_new_file(path: &Path, file: &File) {
+    let id = |of: fs::Metadata| (of.dev(), of.ino());
+    if let (Ok(named), Ok(own)) = (fs::symlink_metadata(path), file.metadata())
+        && id(named) == id(own)
+    {
+        // The error that led here is the one to report.
+        let _ = fs::remove_file(path);
+    }
 }

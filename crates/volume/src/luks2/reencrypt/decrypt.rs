@@ -8,7 +8,7 @@
 //! Until the file names the decryption, it is a plain detached header. An interrupted start is
 //! repeated with this file.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::Path;
 
 use serde_json::json;
@@ -24,7 +24,7 @@ use crate::luks2::update::room::Room;
 use crate::luks2::{Header, keyslot, store};
 use crate::reencrypt::{Direction, Mode, Protection};
 use crate::signature::{LOOKED_AT, signature};
-use crate::storage::new_file::new_file;
+use crate::storage::new_file::{new_file, remove_new_file};
 use crate::{Error, ErrorKind, ReadAt, Result, Target, VolumeKey, storage, volume};
 
 /// How a volume is decrypted in place.
@@ -121,12 +121,19 @@ impl Header {
     ) -> Result<File> {
         let file = new_file(path)?;
         let exported = self.export(device, &file, key, options);
-        if exported.is_err() && file.metadata().is_ok_and(|new| new.len() == 0) {
-            // Nothing of the header is in it.
-            let _ = fs::remove_file(path);
+        if exported.is_err() && self.is_whole_on(device) {
+            remove_new_file(path, &file);
         }
-        exported?.begin_decryption(&file, device, key, options).map_err(|e| e.in_file(path))?;
+        let mut exported =
+            exported.map_err(|e| e.within(format_args!("the header's copy {}", path.display())))?;
+        exported.begin_decryption(&file, device, key, options).map_err(|e| e.in_file(path))?;
         Ok(file)
+    }
+
+    /// True when the device has this header still, in both copies.
+    fn is_whole_on(&self, device: &(impl ReadAt + ?Sized)) -> bool {
+        let there = Self::read(device).ok().flatten();
+        there.is_some_and(|there| there.damage().is_none() && there.is_same_volume(self))
     }
 
     /// The start of the device that decrypted data will move over; none where they do not move.

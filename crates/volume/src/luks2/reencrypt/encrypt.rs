@@ -18,7 +18,7 @@ use crate::format::{self, Parts, bad};
 use crate::luks2::Header;
 use crate::luks2::update::room::Room;
 use crate::reencrypt::{Direction, Mode, Protection};
-use crate::storage::new_file::new_file;
+use crate::storage::new_file::{new_file, remove_new_file};
 use crate::{Error, ErrorKind, FormatOptions, NewHeader, Result, Target, VolumeKey, storage, volume};
 
 /// How plain data is encrypted in place.
@@ -171,7 +171,8 @@ impl NewVolume {
             return Err(bad("this header is in front of its data"));
         }
         let file = new_file(path)?;
-        self.write(&file).map_err(|e| e.in_file(path))?;
+        // The data are as they were.
+        self.write(&file).inspect_err(|_| remove_new_file(path, &file)).map_err(|e| e.in_file(path))?;
         Ok(Some(file))
     }
 
