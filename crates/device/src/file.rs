@@ -190,6 +190,16 @@ impl FileDevice {
         file.sync_all().inspect_err(|e| self.shared.losses.fail(write_back::errno(e)))
     }
 
+    /// Checks that the file may be changed up to byte `end` by a caller that writes to a
+    /// [reopened](FileDevice::reopen) one: no other program has made it shorter, removed or
+    /// replaced it. An `end` of `u64::MAX` always looks at the file.
+    ///
+    /// # Errors
+    /// `Flush`, as every flush does from then on.
+    pub fn may_change_to(&self, end: u64) -> Result<()> {
+        self.shared.may_change_to(end).map_err(|errno| self.shared.told_of_cut(unflushed(errno)))
+    }
+
     /// Checks whether acknowledged writes may be lost.
     ///
     /// # Errors

@@ -107,6 +107,17 @@ impl Header {
         Ok(Self { header: underseal_volume::Header::read(&on)?, on, path: PathBuf::new() })
     }
 
+    /// Opens the header on a file or block device that is open already, to look at it, and to
+    /// change it if the file is open for writing. The locks of changes are locks of this open file:
+    /// one that no other user shares is needed.
+    ///
+    /// # Errors
+    /// As [`Header::open`].
+    pub fn open_file(file: std::fs::File) -> Result<Self> {
+        let on = Lower::of_header(file);
+        Ok(Self { header: underseal_volume::Header::read(&on)?, on, path: PathBuf::new() })
+    }
+
     fn of(path: &Path, writable: bool) -> Result<Self> {
         let open = || {
             let on = Lower::open_header(path, writable)?;
@@ -267,6 +278,14 @@ pub fn info_json(path: impl AsRef<Path>) -> Result<String> {
 /// As [`info_json`].
 pub fn info_json_on(device: Arc<dyn LowerDevice>) -> Result<String> {
     described(&Lower::custom_header(device))
+}
+
+/// As [`info_json`], of a file or block device that is open already.
+///
+/// # Errors
+/// As [`info_json`].
+pub fn info_json_file(file: std::fs::File) -> Result<String> {
+    described(&Lower::of_header(file))
 }
 
 fn described(on: &Lower) -> Result<String> {

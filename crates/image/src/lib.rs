@@ -57,7 +57,7 @@ mod veracrypt;
 
 pub use error::{Error, ErrorKind};
 pub use foreign::TcryptOptions;
-pub use header::{Header, KeyslotOptions, VolumeKey, info_json, info_json_on};
+pub use header::{Header, KeyslotOptions, VolumeKey, info_json, info_json_file, info_json_on};
 pub use image::{Image, Segment};
 pub use lower::LowerDevice;
 pub use new::FormatOptions;

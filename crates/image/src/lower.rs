@@ -7,7 +7,8 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::process;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use underseal_device::{Blocking, Device, FileDevice, NbdDevice, RbdDevice, lock_loop_file, nbd, rbd};
@@ -67,7 +68,11 @@ pub trait LowerDevice: Send + Sync {
 
 /// The lower device of an open image; clones are the same device.
 #[derive(Clone)]
-pub(crate) struct Lower(Arc<Kind>);
+pub(crate) struct Lower {
+    kind: Arc<Kind>,
+    /// The process that opened it. A child shares its locks, and would not wait for it.
+    process: u32,
+}
 
 enum Kind {
     /// A file or block device. Reads and writes go through a separate open file.
@@ -86,17 +91,42 @@ enum Kind {
         /// The device's file, locked, and the file below it.
         file: Option<File>,
         _below: Option<File>,
+        /// The error of a sync that has failed: the next one might succeed without what was written
+        /// before.
+        lost: OnceLock<SyncError>,
     },
     /// A partition of a disk.
     Part { of: Lower, range: Range<u64> },
 }
 
+/// The system's error number of a failed sync, if it had one.
+struct SyncError(Option<i32>);
+
+impl SyncError {
+    fn again(&self) -> io::Error {
+        let what = "an earlier flush has failed: what was written before it may be lost";
+        self.0.map_or_else(|| io::Error::other(what), io::Error::from_raw_os_error)
+    }
+}
+
 impl Lower {
+    fn new(kind: Kind) -> Self {
+        Self { kind: Arc::new(kind), process: process::id() }
+    }
+
+    /// Refuses changes by a process that was forked after the opening.
+    fn may_change(&self) -> io::Result<()> {
+        if self.process == process::id() {
+            return Ok(());
+        }
+        Err(io::Error::other("another process has opened it before a fork; open it again in this one"))
+    }
+
     /// Opens a path, `nbd:` or `nbds:` URI, or `rbd:` address.
     pub(crate) fn open(path: &Path, writable: bool) -> Result<Self> {
         let remote = |device: Arc<dyn Device>| -> Result<Self> {
             let requests = Box::new(Mutex::new(Blocking::passed_on(&*device)?));
-            Ok(Self(Arc::new(Kind::Remote { device, requests })))
+            Ok(Self::new(Kind::Remote { device, requests }))
         };
         let refused = |e: underseal_device::Error| Error::new(ErrorKind::BadOption, e.to_string());
         match path.to_str() {
@@ -122,7 +152,7 @@ impl Lower {
     /// Refuses a file that a loop device is over, or another one over the file of a loop device: a
     /// file system that is mounted there would write over what is made.
     pub(crate) fn refuse_looped(&self) -> Result<()> {
-        let (Kind::File { file, .. } | Kind::Custom { file: Some(file), .. }) = &*self.0 else {
+        let (Kind::File { file, .. } | Kind::Custom { file: Some(file), .. }) = &*self.kind else {
             return Ok(());
         };
         let Some(device) = underseal_device::loop_over(file) else { return Ok(()) };
@@ -130,17 +160,21 @@ impl Lower {
         Err(Error::new(ErrorKind::Busy, what))
     }
 
-    /// Takes over an open file or block device.
+    /// Opens an open file or block device once more: other users of the descriptor share the locks
+    /// of its open file. Where the system does not allow that, the file itself is taken over.
     pub(crate) fn file(file: File, writable: bool) -> Result<Self> {
+        let file = underseal_device::open_again(&file, 0).unwrap_or(file);
         refuse_marked_file(file.as_raw_fd())?;
         let options = underseal_device::OpenOptions { read_only: !writable, ..Default::default() };
-        Self::of_locked(FileDevice::over(file, "the open file", options)?, writable)
+        let device = FileDevice::over(file, "the open file", options)?;
+        refuse_marked_file(device.file().as_raw_fd())?;
+        Self::of_locked(device, writable)
     }
 
     fn of_locked(device: FileDevice, writable: bool) -> Result<Self> {
         let file = device.reopen()?;
         let below = lock_loop_file(&file, writable)?;
-        Ok(Self(Arc::new(Kind::File { device: Arc::new(device), file, _below: below })))
+        Ok(Self::new(Kind::File { device: Arc::new(device), file, _below: below }))
     }
 
     /// Opens a file that holds a header and no data.
@@ -153,13 +187,13 @@ impl Lower {
 
     /// Takes over an open file that holds a header and no data.
     pub(crate) fn of_header(file: File) -> Self {
-        Self(Arc::new(Kind::Header(file)))
+        Self::new(Kind::Header(file))
     }
 
     /// How the disk below is written.
     pub(crate) fn blocks(&self) -> Result<DiskBlocks> {
         let unknown = |e| Error::new(ErrorKind::Io, "cannot find the size of its blocks").with_source(e);
-        match &*self.0 {
+        match &*self.kind {
             Kind::File { file, .. } => DiskBlocks::of(file).map_err(unknown),
             _ => Ok(DiskBlocks::OF_FILES),
         }
@@ -176,23 +210,23 @@ impl Lower {
             None => None,
         };
         let below = file.as_ref().map(|file| lock_loop_file(file, writable)).transpose()?.flatten();
-        Ok(Self(Arc::new(Kind::Custom { device, file, _below: below })))
+        Ok(Self::new(Kind::Custom { device, file, _below: below, lost: OnceLock::new() }))
     }
 
     /// Takes a program's own device for changes of its header, which lock that alone.
     pub(crate) fn custom_header(device: Arc<dyn LowerDevice>) -> Self {
         let file = device.descriptor().and_then(|descriptor| open_again(descriptor, false).ok());
-        Self(Arc::new(Kind::Custom { device, file, _below: None }))
+        Self::new(Kind::Custom { device, file, _below: None, lost: OnceLock::new() })
     }
 
     /// The bytes `range` of the device, as a device.
     pub(crate) fn part(self, range: Range<u64>) -> Self {
-        Self(Arc::new(Kind::Part { of: self, range }))
+        Self::new(Kind::Part { of: self, range })
     }
 
     /// The device for a layer that runs on it with its own requests.
     pub(crate) fn device(&self) -> Result<Arc<dyn Device>> {
-        match &*self.0 {
+        match &*self.kind {
             Kind::File { device, .. } => Ok(device.clone()),
             Kind::Remote { device, .. } => Ok(device.clone()),
             _ => {
@@ -204,7 +238,7 @@ impl Lower {
 
     /// Makes a range of the lower device's bytes read as anything.
     pub(crate) fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        match &*self.0 {
+        match &*self.kind {
             Kind::Part { of, range } => {
                 let beyond = |e| Error::new(ErrorKind::OutOfRange, "beyond the partition").with_source(e);
                 of.discard(within(range, offset, len).map_err(beyond)?, len)
@@ -249,7 +283,7 @@ fn blocks(device: &dyn Device, offset: u64, len: usize) -> io::Result<(u64, usiz
 
 impl ReadAt for Lower {
     fn size(&self) -> io::Result<u64> {
-        match &*self.0 {
+        match &*self.kind {
             Kind::File { file, .. } | Kind::Header(file) => ReadAt::size(file),
             Kind::Remote { device, .. } => Ok(device.geometry().size),
             Kind::Custom { device, .. } => device.size(),
@@ -258,7 +292,7 @@ impl ReadAt for Lower {
     }
 
     fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        match &*self.0 {
+        match &*self.kind {
             Kind::File { file, .. } | Kind::Header(file) => FileExt::read_exact_at(file, bytes, offset),
             Kind::Remote { device, requests } => {
                 let (first, span, skip) = blocks(&**device, offset, bytes.len())?;
@@ -276,7 +310,7 @@ impl ReadAt for Lower {
     }
 
     fn forget_cached(&self, range: Range<u64>) {
-        match &*self.0 {
+        match &*self.kind {
             Kind::File { file, .. } | Kind::Header(file) => file.forget_cached(range),
             Kind::Part { of, range: part } => {
                 of.forget_cached(part.start.saturating_add(range.start)..part.start.saturating_add(range.end))
@@ -290,7 +324,14 @@ impl ReadAt for Lower {
         to: LockTo,
         patience: Duration,
     ) -> underseal_volume::Result<Option<HeaderLock<'_>>> {
-        match &*self.0 {
+        if to == LockTo::Change {
+            let refused = |e| {
+                let what = "the header cannot be changed by this process";
+                underseal_volume::Error::new(underseal_volume::ErrorKind::Busy, what).with_source(e)
+            };
+            self.may_change().map_err(refused)?;
+        }
+        match &*self.kind {
             Kind::File { file, .. } | Kind::Header(file) | Kind::Custom { file: Some(file), .. } => {
                 ReadAt::lock_within(file, to, patience)
             }
@@ -302,8 +343,14 @@ impl ReadAt for Lower {
 
 impl Target for Lower {
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        match &*self.0 {
-            Kind::File { file, .. } | Kind::Header(file) => FileExt::write_all_at(file, bytes, offset),
+        self.may_change()?;
+        match &*self.kind {
+            Kind::File { device, file, .. } => {
+                let end = offset.saturating_add(bytes.len() as u64);
+                device.may_change_to(end).map_err(io::Error::other)?;
+                FileExt::write_all_at(file, bytes, offset)
+            }
+            Kind::Header(file) => FileExt::write_all_at(file, bytes, offset),
             Kind::Remote { device, requests } => {
                 let (first, span, skip) = blocks(&**device, offset, bytes.len())?;
                 let mut requests = locked(requests);
@@ -321,20 +368,24 @@ impl Target for Lower {
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        match &*self.0 {
+        match &*self.kind {
             Kind::File { device, file, .. } => {
                 device.sync(file)?;
-                device.check().map_err(io::Error::other)
+                device.may_change_to(u64::MAX).and_then(|()| device.check()).map_err(io::Error::other)
             }
             Kind::Header(file) => file.sync_all(),
             Kind::Remote { requests, .. } => locked(requests).flush().map_err(io::Error::other),
-            Kind::Custom { device, .. } => device.sync(),
+            Kind::Custom { device, lost, .. } => match lost.get() {
+                Some(error) => Err(error.again()),
+                None => device.sync().inspect_err(|e| drop(lost.set(SyncError(e.raw_os_error())))),
+            },
             Kind::Part { of, .. } => of.sync_all(),
         }
     }
 
     fn set_len(&self, size: u64) -> io::Result<()> {
-        match &*self.0 {
+        self.may_change()?;
+        match &*self.kind {
             Kind::File { file, .. } | Kind::Header(file) => file.set_len(size),
             _ => Err(io::ErrorKind::Unsupported.into()),
         }

@@ -72,6 +72,26 @@ fn the_file_of_a_programs_own_device_is_locked() {
 }
 
 #[test]
+fn users_of_one_descriptor_have_locks_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = image(folder.path());
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    let writer = options(true).open_file(file.try_clone().unwrap()).unwrap();
+    for writable in [true, false] {
+        assert_eq!(kind(options(writable).open_file(file.try_clone().unwrap())), ErrorKind::Busy);
+    }
+    let step = |_, _| std::ops::ControlFlow::Continue(());
+    let wanted = underseal_image::ReencryptionOptions::new();
+    let refused = Header::reencrypt_file(file.try_clone().unwrap(), b"secret", &wanted, step).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Busy);
+    drop(writer);
+    // A file that is open for reading only is not opened for writing.
+    let file = File::open(&path).unwrap();
+    assert_eq!(kind(options(true).open_file(file.try_clone().unwrap())), ErrorKind::Io);
+    options(false).open_file(file).unwrap();
+}
+
+#[test]
 fn the_file_below_a_loop_device_is_locked() {
     let folder = tempfile::tempdir().unwrap();
     let path = image(folder.path());

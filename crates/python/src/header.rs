@@ -1,7 +1,7 @@
 //! Headers: keyslots, backups, facts.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
 use pyo3::exceptions::{PyOSError, PyValueError};
@@ -11,7 +11,7 @@ use underseal_image::{FormatOptions, KeyslotOptions, Result};
 use zeroize::Zeroizing;
 
 use crate::error::exception;
-use crate::object::FileObject;
+use crate::file::PythonDevice;
 
 /// The cost of a new keyslot: `("pbkdf2", rounds)` or `("argon2id", passes, memory_kib, threads)`
 /// as one tuple.
@@ -91,10 +91,11 @@ impl Header {
         object: Option<Bound<'_, PyAny>>,
         writable: bool,
     ) -> PyResult<Self> {
-        let object = object.map(|object| FileObject::new(&object)).transpose()?;
+        let object = object.map(|object| PythonDevice::of(&object)).transpose()?;
         let path = path.unwrap_or_default();
         let open = || match (object, writable) {
-            (Some(object), _) => underseal_image::Header::open_on(Arc::new(object)),
+            (Some(PythonDevice::File(file)), _) => underseal_image::Header::open_file(file),
+            (Some(PythonDevice::Object(object)), _) => underseal_image::Header::open_on(object),
             (None, true) => underseal_image::Header::open_writable(&path),
             (None, false) => underseal_image::Header::open(&path),
         };
@@ -217,9 +218,10 @@ pub(crate) fn info(
     path: Option<PathBuf>,
     object: Option<Bound<'_, PyAny>>,
 ) -> PyResult<String> {
-    let object = object.map(|object| FileObject::new(&object)).transpose()?;
+    let object = object.map(|object| PythonDevice::of(&object)).transpose()?;
     let described = py.detach(|| match object {
-        Some(object) => underseal_image::info_json_on(Arc::new(object)),
+        Some(PythonDevice::File(file)) => underseal_image::info_json_file(file),
+        Some(PythonDevice::Object(object)) => underseal_image::info_json_on(object),
         None => underseal_image::info_json(path.unwrap_or_default()),
     });
     described.map_err(|e| exception(&e))

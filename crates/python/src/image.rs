@@ -10,7 +10,7 @@ use underseal_image::{OpenOptions, Result};
 use zeroize::Zeroizing;
 
 use crate::error::exception;
-use crate::object::FileObject;
+use crate::file::PythonDevice;
 
 /// Opens an image at a path or address, or on a file object. `options` are the facade's, by name.
 #[pyfunction]
@@ -30,7 +30,7 @@ pub(crate) fn open(
 ) -> PyResult<Image> {
     let (passphrase, volume_key) = (passphrase.map(Zeroizing::new), volume_key.map(Zeroizing::new));
     let protect_hidden = protect_hidden.map(|(passphrase, pim)| (Zeroizing::new(passphrase), pim));
-    let object = object.map(|object| FileObject::new(&object)).transpose()?;
+    let object = object.map(|object| PythonDevice::of(&object)).transpose()?;
     let opened = py.detach(move || -> Result<underseal_image::Image> {
         let (writable, allow_null, allow_discards) = flags;
         let mut open =
@@ -54,7 +54,8 @@ pub(crate) fn open(
             open = open.keyslot(keyslot);
         }
         match object {
-            Some(object) => open.open_on(Arc::new(object)),
+            Some(PythonDevice::File(file)) => open.open_file(file),
+            Some(PythonDevice::Object(object)) => open.open_on(object),
             None => open.open(path.unwrap_or_default()),
         }
     });

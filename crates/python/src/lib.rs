@@ -15,6 +15,7 @@
 //! rings, so a process may fork: those of a reencryption end with the call.
 
 mod error;
+mod file;
 mod header;
 mod image;
 mod object;

@@ -1,8 +1,9 @@
-//! A Python file object as lower device: anything with `read` and `seek`.
+//! A Python object as lower device: anything with `read`, `seek` and `tell`.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::{self, ThreadId};
 
 use pyo3::exceptions::{PyAttributeError, PyException};
@@ -15,36 +16,61 @@ pub(crate) struct FileObject {
     object: Py<PyAny>,
     size: u64,
     descriptor: Option<RawFd>,
+    turn: Arc<Turn>,
+}
+
+/// The right to use an object: all devices on the same object share it.
+#[derive(Default)]
+struct Turn {
     user: Mutex<Option<ThreadId>>,
     free: Condvar,
+}
+
+impl Turn {
+    /// Returns the turn of an object, by its address: it lives as long as a device on it does.
+    fn of(object: &Bound<'_, PyAny>) -> Arc<Self> {
+        static TURNS: Mutex<BTreeMap<usize, Weak<Turn>>> = Mutex::new(BTreeMap::new());
+        let mut turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|_, turn| turn.strong_count() > 0);
+        let turn = turns.entry(object.as_ptr().addr()).or_default();
+        turn.upgrade().unwrap_or_else(|| {
+            let new = Arc::new(Self::default());
+            *turn = Arc::downgrade(&new);
+            new
+        })
+    }
 }
 
 impl FileObject {
     /// Asks the object for its size by seeking to its end.
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        object.call_method1("seek", (0, 2))?;
-        let size = object.call_method0("tell")?.extract()?;
-        let (descriptor, object) = (fileno(object)?, object.clone().unbind());
-        Ok(Self { object, size, descriptor, user: Mutex::default(), free: Condvar::new() })
+        let (descriptor, turn) = (fileno(object)?, Turn::of(object));
+        let mut this = Self { object: object.clone().unbind(), size: 0, descriptor, turn };
+        let size = |object: &Bound<'_, PyAny>| {
+            object.call_method1("seek", (0, 2))?;
+            object.call_method0("tell")?.extract()
+        };
+        this.size = object.py().detach(|| this.alone(|object| Ok(size(object))))??;
+        Ok(this)
     }
 
     /// Runs a call on the object alone. The caller does not hold Python's lock, which the user
     /// before this one may need.
     fn alone<T>(&self, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> io::Result<T> {
-        let me = thread::current().id();
-        let mut user = self.user.lock().unwrap_or_else(PoisonError::into_inner);
+        let (me, turn) = (thread::current().id(), &*self.turn);
+        let mut user = turn.user.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(other) = *user {
             if other == me {
                 let what = "the file object reads from the volume that lies on it";
                 return Err(io::Error::new(io::ErrorKind::Deadlock, what));
             }
-            user = self.free.wait(user).unwrap_or_else(PoisonError::into_inner);
+            user = turn.free.wait(user).unwrap_or_else(PoisonError::into_inner);
         }
         *user = Some(me);
         drop(user);
         let result = Python::attach(|py| call(self.object.bind(py)).map_err(|e| cause(py, &e)));
-        *self.user.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        self.free.notify_one();
+        *turn.user.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        turn.free.notify_one();
         result
     }
 }
@@ -107,12 +133,15 @@ impl LowerDevice for FileObject {
                 let count: Option<usize> = object.call_method1("write", (part,))?.extract()?;
                 match count {
                     Some(count) if count > 0 && count <= bytes.len() - written => written += count,
-                    _ => return Ok(false),
+                    _ => return Ok(Some("the file object has not written all bytes")),
                 }
             }
-            Ok(true)
+            let end: u64 = object.call_method0("tell")?.extract()?;
+            // An object that appends has written elsewhere.
+            let elsewhere = "the file object writes at another place than the one that was asked for";
+            Ok((end != offset + bytes.len() as u64).then_some(elsewhere))
         })
-        .and_then(|whole| if whole { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) })
+        .and_then(|fault| fault.map_or(Ok(()), |fault| Err(io::Error::other(fault))))
     }
 
     fn descriptor(&self) -> Option<RawFd> {

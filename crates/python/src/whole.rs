@@ -3,7 +3,6 @@
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBool;
@@ -11,8 +10,8 @@ use underseal_image::{Formatted, Header, ReencryptionEnd, ReencryptionOptions, R
 use zeroize::Zeroizing;
 
 use crate::error::exception;
+use crate::file::PythonDevice;
 use crate::header::KeyslotCost;
-use crate::object::FileObject;
 
 /// Calls the program between two steps, and looks for signals.
 struct PythonProgress {
@@ -132,13 +131,14 @@ pub(crate) fn reencrypt(
 ) -> PyResult<bool> {
     let passphrase = Zeroizing::new(passphrase);
     let others: Vec<_> = keep_passphrases.into_iter().map(Zeroizing::new).collect();
-    let object = object.map(|object| FileObject::new(&object)).transpose()?;
+    let object = object.map(|object| PythonDevice::of(&object)).transpose()?;
     let options = request.options(&others)?;
     let mut progress = PythonProgress::new(progress);
     let done = py.detach(|| {
         let tell = |done, all| progress.tell(done, all);
         match object {
-            Some(object) => Header::reencrypt_on(Arc::new(object), &passphrase, &options, tell),
+            Some(PythonDevice::File(file)) => Header::reencrypt_file(file, &passphrase, &options, tell),
+            Some(PythonDevice::Object(object)) => Header::reencrypt_on(object, &passphrase, &options, tell),
             None => Header::reencrypt(path.unwrap_or_default(), &passphrase, &options, tell),
         }
     });

@@ -1,8 +1,10 @@
 """File objects as lower devices: sound ones, and ones that lie, fail or are closed."""
 
 import errno
+import gzip
 import io
 import os
+import sys
 import threading
 import unittest
 import unittest.mock
@@ -239,6 +241,124 @@ class FileObjects(Case):
             with underseal.open(Broken(self.bytes), passphrase="secret", writable=True) as volume:
                 volume.flush()
         self.assertEqual(raised.exception.errno, errno.EBADF)
+
+    def test_one_user_at_a_time_moves_an_objects_position(self):
+        class Counted(io.BytesIO):
+            def __init__(self, data):
+                super().__init__(data)
+                self.calls = []
+
+            def note(self, name):
+                self.calls.append((threading.get_ident(), name))
+
+            def seek(self, offset, whence=0):
+                self.note("seek")
+                return super().seek(offset, whence)
+
+            def read(self, size=-1):
+                self.note("use")
+                return super().read(size)
+
+            def write(self, data):
+                self.note("use")
+                return super().write(data)
+
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        self.addCleanup(sys.setswitchinterval, interval)
+        path = self.image()
+        with open(path, "r+b") as file:
+            for lower in (Counted(self.bytes), file):
+                with underseal.open(lower, passphrase="secret", writable=True) as volume:
+                    stop = threading.Event()
+
+                    def look():
+                        while not stop.is_set():
+                            underseal.info(lower)
+
+                    looker = threading.Thread(target=look)
+                    looker.start()
+                    for block in range(300):
+                        volume.write_at(block * 512, b"x" * 512)
+                    stop.set()
+                    looker.join(30)
+                    self.assertEqual(volume.read_at(0, 300 * 512), b"x" * 300 * 512)
+                underseal.open(lower, passphrase="secret").close()
+                calls = getattr(lower, "calls", [])
+                for (seeker, name), (user, after) in zip(calls, calls[1:]):
+                    if name == "seek" and after == "use":
+                        self.assertEqual(seeker, user)
+
+    def test_a_header_on_a_buffered_file_sees_what_other_programs_changed(self):
+        for version, buffering in ((1, 8192), (2, 65536)):
+            path = self.image(version=version)
+            with open(path, "r+b", buffering=buffering) as lower:
+                header = underseal.Header(lower)
+                theirs = underseal.Header(path, writable=True)
+                theirs.keyslot_add(theirs.unlock("secret"), "theirs", pbkdf=CHEAP)
+                underseal.info(lower)
+                try:
+                    header.keyslot_add(header.unlock("secret"), "ours", pbkdf=CHEAP)
+                except underseal.Busy:
+                    pass
+                underseal.open(path, passphrase="theirs").close()
+
+    def test_a_child_changes_nothing_that_its_parent_has_opened(self):
+        path = self.image()
+        with open(path, "r+b") as lower:
+            for device in (path, lower):
+                header = underseal.Header(device, writable=True)
+                key = header.unlock("secret")
+                with underseal.open(device, passphrase="secret", writable=True) as volume:
+                    changes = (
+                        lambda: volume.write_at(0, b"x"),
+                        lambda: header.keyslot_add(key, "new", pbkdf=CHEAP),
+                    )
+                    child = os.fork()
+                    if child == 0:
+                        refused = 0
+                        try:
+                            volume.read_at(0, 512)
+                            for change in changes:
+                                try:
+                                    change()
+                                except OSError as e:
+                                    refused += "fork" in str(e)
+                        finally:
+                            os._exit(refused)
+                    self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 2)
+                    for change in changes:
+                        change()
+                header.keyslot_remove(1)
+
+    def test_an_object_that_writes_at_its_end_is_an_exception(self):
+        path = self.image()
+        with open(path, "a+b") as lower:
+            with underseal.open(lower, passphrase="secret", writable=True) as volume:
+                volume.write_at(0, b"somewhere")
+                volume.flush()
+            header = underseal.Header(lower)
+            header.keyslot_add(header.unlock("secret"), "new", pbkdf=CHEAP)
+        with underseal.open(path, passphrase="new") as volume:
+            self.assertEqual(volume.read_at(0, 9), b"somewhere")
+        self.assertEqual(os.path.getsize(path), len(self.bytes))
+
+        class Appends(io.BytesIO):
+            def write(self, data):
+                self.seek(0, 2)
+                return super().write(data)
+
+        with self.assertRaises(OSError) as raised:
+            with underseal.open(Appends(self.bytes), passphrase="secret", writable=True) as volume:
+                volume.write_at(0, b"elsewhere")
+        self.assertIn("another place", str(raised.exception))
+
+    def test_an_object_that_shows_other_bytes_than_its_file_is_read_by_its_methods(self):
+        packed = self.folder + "/packed"
+        with gzip.open(packed, "wb", compresslevel=1) as file:
+            file.write(self.bytes)
+        with gzip.open(packed, "rb") as lower:
+            self.assertEqual(underseal.info(lower)["format"], "luks2")
 
     def test_an_objects_file_is_locked_like_one_that_is_opened_by_its_path(self):
         path = self.image()
