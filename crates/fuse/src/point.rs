@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, open, statat, statx};
 use rustix::io::Errno;
-use underseal_sandbox::{Asked, Helper, IDENTITY};
+use underseal_sandbox::{Asked, Helper, IDENTITY, canonical};
 
 use crate::unmount::unmount_here;
 
@@ -53,13 +53,13 @@ pub struct Point {
 }
 
 impl Point {
-    /// Opens the point by its path without links.
+    /// Opens the point by its path without links. A link of another user is not followed.
     ///
     /// # Errors
-    /// `EAGAIN` when names on the way change meanwhile; `EINVAL` for the root folder; errors of the
+    /// A [`ForeignLink`](underseal_sandbox::ForeignLink); `EAGAIN` when names on the way change meanwhile; `EINVAL` for the root folder; errors of the
     /// system.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let path = fs::canonicalize(path)?;
+        let path = canonical(path)?;
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Errno::INVAL.into());
         };

@@ -12,6 +12,7 @@
 //!
 //!   helper.rs        a process forked before the sandbox, which unmounts, removes, reopens,
 //!                    connects and makes rings on request
+//!   links.rs         paths in folders of other users, whose links are not followed
 //!   tree.rs          a folder as a separate mount, and an empty root folder
 //!   mark.rs          a mark that shows other processes that this one is in its sandbox
 //!   state.rs         the restrictions in force, for `status`
@@ -28,6 +29,7 @@ mod enter;
 #[expect(unsafe_code, reason = "fork(2)")]
 mod helper;
 mod landlock;
+mod links;
 mod mark;
 mod needs;
 #[expect(unsafe_code, reason = "a signal handler")]
@@ -45,6 +47,7 @@ pub use helper::files::{
 };
 pub use helper::rings::{RingMade, RingMaker, RingRequest, ring, will_give_commands};
 pub use helper::{Asked, Helper, IDENTITY, OfMount};
+pub use links::{ForeignLink, append, canonical};
 pub use mark::is_inside;
 pub use needs::{Needs, Rings};
 pub use state::State;

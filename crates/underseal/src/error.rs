@@ -14,6 +14,7 @@ use underseal_error::with_causes;
 use underseal_export as export;
 use underseal_formats as formats;
 use underseal_integrity as integrity;
+use underseal_sandbox::ForeignLink;
 use underseal_tokens as tokens;
 use underseal_volume as volume;
 
@@ -47,7 +48,9 @@ impl Error {
 
     /// A failed system call on a file.
     pub(crate) fn io(path: &Path, doing: &str, cause: impl Into<std::io::Error>) -> Self {
-        Self::new(Exit::Failed, format!("{}: {doing}", path.display())).because(&cause.into())
+        let cause = cause.into();
+        let error = Self::new(Exit::Failed, format!("{}: {doing}", path.display())).because(&cause);
+        if ForeignLink::is_cause_of(&cause) { error.with_remedy(ForeignLink::REMEDY) } else { error }
     }
 
     /// Adds a cause and all of its causes.

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,7 +29,7 @@ pub(crate) fn to_file(path: &Path) -> Result<()> {
     // The path is made absolute: the process may have another working directory at a later
     // reopening.
     let path = std::path::absolute(path).map_err(failed)?;
-    let file = append(&path).map_err(failed)?;
+    let file = underseal_sandbox::append(&path).map_err(failed)?;
     LOGGER.redirect(Sink::File { path, file });
     Ok(())
 }
@@ -65,10 +65,6 @@ pub(crate) fn open_file() -> Option<OwnedFd> {
         Sink::File { file, .. } => file.try_clone().ok().map(OwnedFd::from),
         Sink::Stderr | Sink::Syslog(_) => None,
     }
-}
-
-fn append(path: &Path) -> io::Result<File> {
-    File::options().append(true).create(true).mode(0o600).open(path)
 }
 
 /// Sends lines to syslog from now on.

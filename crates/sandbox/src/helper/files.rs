@@ -24,6 +24,7 @@ use rustix::net::{
 };
 
 use super::{HELPER, Helper};
+use crate::links::{self, Place};
 
 /// The socket of syslog.
 const SYSLOG: &str = "/dev/log";
@@ -133,16 +134,14 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens the log file to append to it, and makes it where it is missing.
+/// Opens the log file to append to it, and makes it where it is missing. A link of another user is
+/// not followed.
 ///
 /// # Errors
-/// `EPERM` when the helper has no log file on its list, and errors of the system.
+/// `EPERM` when the helper has no log file on its list; the kinds of [`canonical`](crate::canonical).
 pub fn open_log(path: &Path) -> io::Result<File> {
     match HELPER.get() {
-        None => {
-            use std::os::unix::fs::OpenOptionsExt;
-            File::options().append(true).create(true).mode(0o600).open(path)
-        }
+        None => links::append(path),
         Some(helper) => ask(helper, b'L', b"")?.1.map(File::from).ok_or_else(|| Errno::BADMSG.into()),
     }
 }
@@ -248,9 +247,19 @@ impl Entry {
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).ok_or(Errno::INVAL)?;
         let name = path.file_name().ok_or(Errno::INVAL)?.to_owned();
         let folder = open(parent, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        Self::at(path, folder, name)
+    }
+
+    fn at(path: &Path, folder: OwnedFd, name: OsString) -> io::Result<(Self, FileType)> {
         let about = statat(&folder, &*name, AtFlags::SYMLINK_NOFOLLOW)?;
         let entry = Self { path: path.to_owned(), folder, name, file: (about.st_dev, about.st_ino) };
         Ok((entry, FileType::from_raw_mode(about.st_mode)))
+    }
+
+    /// Returns the entry of a log file: links to it are followed now, and never again.
+    fn of_log(path: &Path) -> io::Result<Self> {
+        let Place { folder, name, .. } = Place::of(path)?;
+        Ok(Self::at(path, folder, name)?.0)
     }
 
     fn remove(&self) -> rustix::io::Result<()> {
@@ -302,8 +311,7 @@ impl Listed {
             b'r' | b'p' | b'l' | b's' | b'!' if self.is_sealed => return Err(Errno::PERM.into()),
             b'r' => self.list_removable(path, RemovedKind::Socket)?,
             b'p' => self.list_removable(path, RemovedKind::PidFile)?,
-            // A link to it is followed now, and never again.
-            b'l' => self.log = Some(Entry::of(&fs::canonicalize(path)?)?.0),
+            b'l' => self.log = Some(Entry::of_log(path)?),
             b's' => self.servers.push(what.to_owned()),
             b'!' => self.is_sealed = true,
             b'R' => self.removable.iter().find(|entry| entry.path == path).ok_or(Errno::PERM)?.remove()?,

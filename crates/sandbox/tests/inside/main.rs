@@ -402,6 +402,22 @@ fn a_lower_server_is_reached_again_and_no_other() {
 }
 
 #[test]
+fn a_log_behind_another_user_s_link_is_not_opened_again() {
+    alone("a_log_behind_another_user_s_link_is_not_opened_again", || {
+        let scratch = tempfile::tempdir().unwrap();
+        let at = |name: &str| scratch.path().join(name);
+        fs::write(at("secret"), "").unwrap();
+        std::os::unix::fs::symlink("secret", at("log")).unwrap();
+        if std::os::unix::fs::lchown(at("log"), Some(61_234), None).is_err() {
+            return eprintln!("skipped: giving links away needs root");
+        }
+        Helper::start(None, None).unwrap();
+        will_open_log(&at("log"));
+        assert_eq!(errno(open_log(&at("log"))), Some(Errno::PERM));
+    });
+}
+
+#[test]
 fn a_tree_can_be_worked_in() {
     alone("a_tree_can_be_worked_in", || {
         let scratch = tempfile::tempdir().unwrap();

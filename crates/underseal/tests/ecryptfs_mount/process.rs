@@ -1,12 +1,12 @@
 //! Resources that the process of a mount holds and releases, and resources that it leaves alone.
 
 use std::fs::{self, File};
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{chown, lchown, symlink};
 use std::path::Path;
 
 use rustix::process::Signal;
 
-use crate::ecryptfs_mount::mounted::{Folder, unable, underseal};
+use crate::ecryptfs_mount::mounted::{Folder, unable, underseal, unmount_stale};
 use crate::support::mounts::{Mount, cannot_fuse_over_io_uring, cannot_mount, skip};
 use crate::support::output;
 use crate::support::tools::{PATIENCE, wait_until, within};
@@ -169,4 +169,42 @@ fn root_does_not_believe_what_another_has_set_up() {
     chown(&home, Some(0), None).unwrap();
     chown(home.join(".ecryptfs/Private.mnt"), Some(61_234), None).unwrap();
     refused();
+}
+
+#[test]
+fn links_of_another_user_are_not_followed() {
+    let test = "links_of_another_user_are_not_followed";
+    if unable(test) {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return skip(test, "giving links away needs root");
+    }
+    let folder = Folder::new();
+    let at = |name: &str| folder.scratch.path(name);
+    for name in ["user", "victim"] {
+        fs::create_dir(at(name)).unwrap();
+    }
+    for (to, link) in [("../victim", "user/plain"), ("../victim/log", "user/log")] {
+        symlink(to, at(link)).unwrap();
+        lchown(at(link), Some(61_234), None).unwrap();
+    }
+    for (mountpoint, log, more) in [
+        ("user/plain", "log", &[][..]),
+        ("user/plain", "log", &["--no-sandbox"]),
+        ("plain", "user/log", &[]),
+        ("plain", "user/plain/log", &[]),
+    ] {
+        let mut command = underseal();
+        command.args(["ecryptfs", "mount", "--daemon", "--passphrase-file"]).arg(at("passphrase"));
+        command.arg("--log-file").arg(at(log)).args(more).arg(&folder.lower).arg(at(mountpoint));
+        let refused = output(&mut command);
+        unmount_stale(&at("victim"));
+        unmount_stale(&folder.plain);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{mountpoint} {log} {said}");
+        assert!(said.contains("is a link of another user (uid 61234)"), "{said}");
+        assert!(said.contains("\ntry: the path that the link leads to"), "{said}");
+        assert_eq!(fs::read_dir(at("victim")).unwrap().count(), 0, "{mountpoint} {log}");
+    }
 }

@@ -2,6 +2,7 @@
 //! opened, and while it is mounted.
 
 use std::fs;
+use std::os::unix::fs::{lchown, symlink};
 use std::path::Path;
 
 use crate::fuse::mounted::{Mounted, is_mounted, unmount_stale};
@@ -54,6 +55,52 @@ fn a_mount_point_that_is_replaced_while_the_key_is_derived_is_not_mounted_on() {
         assert!(said.contains("moved or replaced"), "{swap}: {said}");
         assert_eq!(fs::read(scratch.path("victim/disk")).unwrap(), b"root:x:0:0", "{swap}");
     }
+}
+
+/// Links of another user: at the mount point, on the way to it, and in the place of the log file.
+#[test]
+fn a_link_of_another_user_is_not_followed() {
+    if let Some(reason) = cannot_fuse() {
+        return skip("links of another user", reason);
+    }
+    if !rustix::process::geteuid().is_root() {
+        return skip("links of another user", "giving links away needs root");
+    }
+    let scratch = Scratch::new();
+    let volume = Volume::luks2(&scratch, "17M");
+    tree(&scratch);
+    for (to, link) in [("../victim/disk", "user/disk"), ("../victim", "user/folder")] {
+        symlink(to, scratch.path(link)).unwrap();
+        lchown(scratch.path(link), Some(61_234), None).unwrap();
+    }
+    let socket = format!("unix:{}", text(&scratch.path("socket")));
+    for (status, option, path, log) in [
+        (2, "--fuse", "user/disk", "log"),
+        (2, "--fuse", "user/folder", "log"),
+        (2, "--fuse", "user/folder/disk", "log"),
+        (1, "--nbd", socket.as_str(), "user/disk"),
+        (1, "--nbd", socket.as_str(), "user/folder/log"),
+    ] {
+        let path = if option == "--nbd" { path.to_owned() } else { text(&scratch.path(path)).to_owned() };
+        let mut open = volume.command("open");
+        open.args([option, &path, "--daemon", "-v", "--log-file"]).arg(scratch.path(log));
+        let ran = output(&mut open);
+        let said = String::from_utf8_lossy(&ran.stderr);
+        for mounted in [scratch.path("victim/disk"), scratch.path("victim/folder")] {
+            unmount_stale(&mounted);
+        }
+        assert_eq!(ran.status.code(), Some(status), "{path} {log}: {said}");
+        assert!(said.contains("is a link of another user (uid 61234)"), "{path} {log}: {said}");
+        assert!(said.contains("\ntry: "), "{path} {log}: {said}");
+        assert_eq!(fs::read(scratch.path("victim/disk")).unwrap(), b"root:x:0:0", "{path} {log}");
+        assert!(!scratch.path("victim/log").exists(), "{path} {log}");
+    }
+    // A link of this user is followed.
+    symlink(scratch.file("own", b""), scratch.path("user/own")).unwrap();
+    let mut open = volume.command("open");
+    run(open.arg("--fuse").arg(scratch.path("user/own")).args(["--daemon", "--no-sandbox"]));
+    assert!(is_mounted(&scratch.path("own")));
+    run(tool("fusermount3").arg("-u").arg(scratch.path("own")));
 }
 
 /// A file or folder that is mounted on another one, and unmounted when the value goes.

@@ -124,9 +124,9 @@ pub(super) fn serve(
     if let Some(path) = &args.log_file {
         logging::to_file(path)?;
     }
+    let point = Point::open(mountpoint).map_err(|e| Error::io(mountpoint, "cannot be mounted", e))?;
     if !args.no_sandbox {
         // The helper is started before any thread or key exists.
-        let point = Point::open(mountpoint).map_err(|e| Error::io(mountpoint, "cannot be mounted", e))?;
         let answer = point.answers();
         // The server has a private mount of the folder, so the helper keeps the lower folder from
         // being unmounted.
@@ -140,6 +140,7 @@ pub(super) fn serve(
             will_open_log(&std::path::absolute(path).unwrap_or_else(|_| path.to_owned()));
         }
     }
+    drop(point);
     let sealing = sealing()?;
     let taken = signals::take(signals::ENDING)
         .map_err(|e| Error::new(Exit::Failed, "cannot wait for signals").because(&e))?;
