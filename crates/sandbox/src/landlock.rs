@@ -67,7 +67,8 @@ fn made(needs: &Needs) -> Result<RulesetCreated, RulesetError> {
     if let Some(tree) = &needs.tree {
         let devices = AccessFs::MakeBlock | AccessFs::MakeChar | AccessFs::IoctlDev;
         let all = AccessFs::from_all(NEWEST);
-        rules = below(rules, tree, if needs.devices { all } else { all & !devices })?;
+        let access = if needs.devices { all } else { all & !devices };
+        rules = rules.add_rule(PathBeneath::new(tree, access))?;
         // The status of a requesting process, which shows whether it is being killed.
         rules = below(rules, Path::new("/proc"), AccessFs::ReadFile.into())?;
     }

@@ -30,8 +30,8 @@ pub struct Needs {
     pub high_priority: bool,
     /// Headers are locked in this folder, under names that are created and removed.
     pub locks: Option<PathBuf>,
-    /// eCryptfs: the folder with the encrypted files.
-    pub tree: Option<PathBuf>,
+    /// eCryptfs: the folder with the encrypted files. Its path may lead to the mount by now.
+    pub tree: Option<Arc<OwnedFd>>,
     /// Device nodes are created in that folder, and opened there.
     pub devices: bool,
     /// The folder that becomes the root of all paths; the paths above are relative to the old root.

@@ -77,6 +77,7 @@ impl Default for MountConfig {
 pub struct Mount {
     session: FuseSession,
     unmounter: Unmounter,
+    tree: Arc<OwnedFd>,
     root: Option<Arc<OwnedFd>>,
     threads: MountThreads,
     later: Later,
@@ -103,6 +104,7 @@ impl Mount {
         let (tree, root) = tree(&lower, config).map_err(|e| failed("open", &lower, e))?;
         // On this descriptor, so that no other folder can be reached.
         let claim = RootLock::on(&tree, &lower, if read_only { LockMode::Shared } else { LockMode::Alone })?;
+        let shared = Arc::new(tree.try_clone().map_err(|e| failed("open", &lower, e))?);
         let fs = Fs::new(tree, &lower, sealing, config).map_err(|e| failed("open", &lower, e.into()))?;
         let fs = Arc::new(fs);
 
@@ -190,7 +192,8 @@ impl Mount {
         log::info!("{} is mounted on {}; requests come {how}", lower.display(), at.display());
         let is_over_io_uring = transport.is_ok();
         let unmounter = Unmounter::of(&point);
-        Ok(Self { session, unmounter, root, threads, later, is_over_io_uring, _claim: claim })
+        let tree = shared;
+        Ok(Self { session, unmounter, tree, root, threads, later, is_over_io_uring, _claim: claim })
     }
 
     /// Returns true when requests come through io_uring.
@@ -201,6 +204,11 @@ impl Mount {
     /// Returns a value that unmounts it.
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
+    }
+
+    /// Returns the lower folder, opened before the mount, which may hide the folder's path.
+    pub fn tree(&self) -> Arc<OwnedFd> {
+        self.tree.clone()
     }
 
     /// Returns the folder that can be this process's root while requests are served, if files are

@@ -424,7 +424,8 @@ fn a_tree_can_be_worked_in() {
         let at = |name: &str| scratch.path().join(name);
         fs::create_dir_all(at("tree/folder")).unwrap();
         fs::write(at("beside"), "").unwrap();
-        whole(&enter(&Needs { tree: Some(at("tree")), ..Needs::default() }));
+        let tree = std::sync::Arc::new(File::open(at("tree")).unwrap().into());
+        whole(&enter(&Needs { tree: Some(tree), ..Needs::default() }));
         fs::write(at("tree/file"), "x").unwrap();
         fs::rename(at("tree/file"), at("tree/folder/file")).unwrap();
         fs::hard_link(at("tree/folder/file"), at("tree/link")).unwrap();

@@ -117,13 +117,13 @@ fn child_whose_user_mounts() {
     let us = text(&folder.scratch.path("underseal"));
     fs::copy(env!("CARGO_BIN_EXE_underseal"), &us).unwrap();
     let us = us.as_str();
-    let mount = |more: &[&str]| {
+    let mount_on = |mountpoint: &str, more: &[&str]| {
         let mut all = vec![
             us,
             "ecryptfs",
             "mount",
             &lower,
-            &plain,
+            mountpoint,
             "--daemon",
             "--passphrase-file",
             &passphrase,
@@ -135,6 +135,7 @@ fn child_whose_user_mounts() {
         all.extend(more);
         output(&mut as_user(NOBODY, &all))
     };
+    let mount = |more: &[&str]| mount_on(&plain, more);
     let mounted = mount(&[]);
     assert!(mounted.status.success(), "{mounted:?}");
     let script = format!(
@@ -157,6 +158,20 @@ fn child_whose_user_mounts() {
         assert!(String::from_utf8_lossy(&refused.stderr).contains("user_allow_other"), "{refused:?}");
     }
     unmount_stale(&folder.plain);
+    // Over the lower folder itself, in the sandbox. The server of the mount before still ends.
+    let mut mounted = None;
+    wait_until("it is mounted over itself", PATIENCE, || {
+        let ran = mount_on(&lower, &[]);
+        let is_busy = ran.status.code() == Some(4);
+        mounted = Some(ran);
+        !is_busy
+    });
+    let mounted = mounted.unwrap();
+    assert!(mounted.status.success(), "{mounted:?}");
+    let script = format!("cd {lower} && cat file && echo more > new && mv new file && cat file");
+    let ran = output(&mut as_user(NOBODY, &["sh", "-c", &script]));
+    run(&mut as_user(NOBODY, &[us, "ecryptfs", "umount", &lower]));
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), "again\nmore\n", "{ran:?}\n{}", folder.log());
 }
 
 #[test]

@@ -160,7 +160,8 @@ pub(super) fn serve(
         let devices = config.others.iter().any(|option| option == "dev");
         // The mount's rings exist by now, and are restricted.
         let rings = if mount.is_over_io_uring() { Rings::There } else { Rings::None };
-        underseal_sandbox::enter(&Needs { rings, root: mount.root(), ..needs(lower, devices)? });
+        let (tree, root) = (Some(mount.tree()), mount.root());
+        underseal_sandbox::enter(&Needs { tree, root, devices, rings, ..Needs::default() });
     }
     if !quiet {
         print(&format!("{} is mounted on {}\n", lower.display(), mountpoint.display()))?;
@@ -184,11 +185,6 @@ pub(super) fn serve(
     let ended = mount.run();
     remove(&pid_file);
     Ok(ended?)
-}
-
-fn needs(lower: &Path, devices: bool) -> Result<Needs> {
-    let tree = std::fs::canonicalize(lower).map_err(|e| Error::io(lower, "cannot be mounted", e))?;
-    Ok(Needs { tree: Some(tree), devices, ..Needs::default() })
 }
 
 /// Removes the PID file; the thread that ends the process calls this.
