@@ -8,13 +8,15 @@
 //!     |- read, write      one crypto call and one lower read or write, whatever the size
 //!     |- extents, blank   missing parts of a lower file: for the tools, too
 //!     |- resize           growing in encrypted zeros, shrinking, the size in the header
+//!     |- whole            old or new extents, also when a lower write ends inside of one
 //!     +- sync             the effect of fsync; Opener: one of the opens
 //! ```
 //!
 //! **Order.** Data comes first and the size after it, so an interrupted write leaves the file's
 //! length unchanged. A new file's header is written when the file is created; a lower file without
 //! a header (it is empty, or all zeros) is an empty file, which gets its header with its first
-//! byte. Extents are whole pages of the lower file: each is the old or the new extent.
+//! byte. Extents are whole pages of the lower file: each is the old or the new extent, after a failed
+//! write, too.
 
 pub(crate) mod blank;
 mod crypto;
@@ -25,6 +27,7 @@ mod read;
 mod resize;
 mod sync;
 mod view;
+mod whole;
 mod write;
 
 pub use crypto::{Crypto, CryptoPolicy};

@@ -103,7 +103,7 @@ impl Fs {
             nodes: Nodes::new(lower, path.display().to_string(), mount::descriptors())?,
             handles: Handles::default(),
             failure_log: FailureLog::default(),
-            view: Arc::new(LowerView { sealing }),
+            view: Arc::new(LowerView { sealing, size_limit: mount::size_limit() }),
             long_names: Mutex::default(),
             root: identity::is_root(),
             owner: (config.allow == Some(Allow::Root)).then(|| rustix::process::geteuid().as_raw()),

@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstat, ftruncate, seek};
 use rustix::io::Errno;
 
-use super::open::{EncryptedFile, FileState, lower_size, write_all};
+use super::open::{EncryptedFile, FileState, lower_size};
+use super::whole::OldExtents;
 use super::{EXTENT_BYTES, FsError, IsOver, OpenFile, RUN, around, to_usize};
 use crate::{EXTENT, FileHeader, HeaderLocation};
 
@@ -34,10 +35,12 @@ impl OpenFile {
         if len < old && !len.is_multiple_of(EXTENT_BYTES) {
             // The rest of a longer file's extent is removed from the lower file, too.
             let extent = len / EXTENT_BYTES;
-            let mut run = [0; EXTENT];
-            self.read_for_patch(sealed, extent, len, &mut run)?;
+            let (mut run, mut before) = ([0; EXTENT], OldExtents::default());
+            self.read_for_patch(sealed, extent, old, &mut run)?;
+            before.keep(extent, &run);
+            run[to_usize(len % EXTENT_BYTES)..].fill(0);
             sealed.contents.encrypt(extent, &mut run);
-            write_all(self.as_fd(), &run, sealed.place_of(extent)?)?;
+            self.write_all_extents(sealed, extent, &run, &before)?;
         }
         if len < old {
             self.set_size(sealed, len)?;
@@ -106,8 +109,10 @@ impl OpenFile {
             run.fill(0);
             let start = next * EXTENT_BYTES;
             let end = start + run.len() as u64;
+            let mut old = OldExtents::default();
             if start < from {
                 self.read_for_patch(sealed, next, size, &mut run[..EXTENT])?;
+                old.keep(next, &run[..EXTENT]);
                 let cut = to_usize((to - start).min(EXTENT_BYTES));
                 run[to_usize(from - start)..cut].fill(0);
             }
@@ -115,11 +120,12 @@ impl OpenFile {
             if end > to && to < size && !single {
                 let at = run.len() - EXTENT;
                 self.read_for_patch(sealed, next + count as u64 - 1, size, &mut run[at..])?;
+                old.keep(next + count as u64 - 1, &run[at..]);
                 let cut = to_usize(to - (end - EXTENT_BYTES));
                 run[at..at + cut].fill(0);
             }
             self.encrypt(sealed, next, run);
-            write_all(self.as_fd(), run, sealed.place_of(next)?)?;
+            self.write_all_extents(sealed, next, run, &old)?;
             next += count as u64;
         }
         Ok(())

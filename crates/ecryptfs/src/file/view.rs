@@ -16,6 +16,8 @@ use crate::{
 /// filesystem.
 pub(crate) struct LowerView {
     pub(crate) sealing: Option<Sealing>,
+    /// The process's limit of a file's size (`RLIMIT_FSIZE`) when the mount began.
+    pub(crate) size_limit: u64,
 }
 
 /// The parameters of eCryptfs in a mount's options.

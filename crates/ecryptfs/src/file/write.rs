@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use rustix::io::Errno;
 
 use super::open::{EncryptedFile, FileState, write_most, write_size};
+use super::whole::OldExtents;
 use super::{EXTENT_BYTES, FsError, IsOver, OpenFile, around, to_usize};
 use crate::{EXTENT, HeaderLocation};
 
@@ -35,8 +36,7 @@ impl OpenFile {
         let _busy = self.grows_far(offset).then(|| self.busy());
         let mut state = self.writing()?;
         let FileState::Sealed(sealed) = &mut *state else { return Err(Errno::ROFS.into()) };
-        let old = sealed.size();
-        if offset > old {
+        if offset > sealed.size() {
             self.grow(sealed, offset, is_over)?;
         }
         let size = sealed.size();
@@ -44,6 +44,7 @@ impl OpenFile {
         let (first, last) = around(offset, end);
         let run_len = to_usize((last - first) * EXTENT_BYTES);
         let rest = skip + len;
+        let mut old = OldExtents::default();
         let run = if skip == 0 && (rest == run_len || end >= size) {
             data[rest..run_len].fill(0);
             &mut data[..run_len]
@@ -51,20 +52,22 @@ impl OpenFile {
             let run = &mut scratch[..run_len];
             if skip > 0 {
                 self.read_for_patch(sealed, first, size, &mut run[..EXTENT])?;
+                old.keep(first, &run[..EXTENT]);
             }
             if rest < run_len {
                 let only = skip > 0 && run_len == EXTENT;
                 if !only {
-                    self.read_for_patch(sealed, last - 1, size, &mut run[run_len - EXTENT..])?;
+                    let run = &mut run[run_len - EXTENT..];
+                    self.read_for_patch(sealed, last - 1, size, run)?;
+                    old.keep(last - 1, run);
                 }
             }
             run[skip..rest].copy_from_slice(&data[..len]);
             run
         };
         self.encrypt(sealed, first, run);
-        let (written, failed) = write_most(self.as_fd(), run, sealed.place_of(first)?);
-        let whole =
-            if failed.is_some() { (written / EXTENT * EXTENT).saturating_sub(skip).min(len) } else { len };
+        let (written, failed) = self.write_extents(sealed, first, run, &old)?;
+        let whole = if failed.is_some() { written.saturating_sub(skip).min(len) } else { len };
         let reached = offset + whole as u64;
         if whole > 0 && reached > size {
             self.set_size(sealed, reached)?;

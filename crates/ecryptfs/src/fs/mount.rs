@@ -303,6 +303,11 @@ pub(crate) fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
+/// Returns this process's limit of a file's size.
+pub(super) fn size_limit() -> u64 {
+    getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
+}
+
 /// Returns how many descriptors nodes may keep, after the limit was raised.
 pub(super) fn descriptors() -> usize {
     raise_descriptor_limit();

@@ -13,6 +13,7 @@
 //!   typed.rs     passphrases that were mistyped, on a terminal and from files
 //!   growth.rs    files that grow long: a disk that is full, a program that is killed meanwhile
 //!   process.rs   what the process leaves: its start folder, its number, mounts elsewhere
+//!   limits.rs    limits of files' sizes that end inside of an extent
 //!   over.rs      mounted over the lower folder itself
 //!   crash.rs     killed in the middle of writes
 //!   users.rs     mounted by a user, by root for users; ecryptfs-utils's ~/.Private
@@ -25,13 +26,14 @@ mod contents;
 mod crash;
 mod damage;
 mod growth;
+mod limits;
 mod long_names;
 pub(crate) mod mounted;
 mod options;
+mod over;
 mod pages;
 mod posix;
 mod process;
-mod over;
 mod typed;
 mod users;
 mod vectors;

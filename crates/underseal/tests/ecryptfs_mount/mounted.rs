@@ -157,6 +157,10 @@ impl Mounted<'_> {
         unmount_stale(&self.folder.plain);
     }
 
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(self.pid, signal).unwrap();
     }
