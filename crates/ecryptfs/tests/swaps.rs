@@ -12,7 +12,7 @@ use underseal_ecryptfs::tools::{
     ExportOptions, FolderSink, ImportOptions, KeyChange, ProgressWatch, Summary, TreeKeys, convert, export,
     import, rekey, rename,
 };
-use underseal_ecryptfs::{AuthToken, Cipher, Error, HeaderLocation, NameCipher};
+use underseal_ecryptfs::{AuthToken, Cipher, Error, ErrorKind, HeaderLocation, NameCipher};
 
 /// Calls a function once, at a tool's first report of bytes or of a failure.
 struct Swap<F>(Option<F>);
@@ -81,6 +81,10 @@ impl Trees {
     }
 
     fn import(&self, to: &str, watch: &mut dyn ProgressWatch, names: bool) -> Summary {
+        self.try_import(to, watch, names).unwrap()
+    }
+
+    fn try_import(&self, to: &str, watch: &mut dyn ProgressWatch, names: bool) -> Result<Summary, Error> {
         let names = names.then(|| NameCipher::new(token(AuthToken::NAME_SALT), Cipher::DEFAULT).unwrap());
         let tokens = vec![token(AuthToken::DEFAULT_SALT)];
         let how = ImportOptions {
@@ -90,7 +94,7 @@ impl Trees {
             names,
             long_names: false,
         };
-        import(&self.at("plain"), &self.at(to), &how, watch).unwrap()
+        import(&self.at("plain"), &self.at(to), &how, watch)
     }
 }
 
@@ -142,6 +146,32 @@ fn export_reads_and_writes_only_the_folders_that_it_began_with() {
         let made = if swapped == "back/dir" { place.at("moved") } else { place.at("back/dir") };
         assert_eq!(fs::read_dir(made).unwrap().count(), 20, "{swapped}");
     }
+}
+
+#[test]
+fn import_does_not_enter_its_destination() {
+    let place = Trees::new();
+    let refused = place.try_import("plain/dir/lower", &mut Quiet, false).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::BadOption);
+    assert!(!place.at("plain/dir/lower").exists());
+    // The destination takes the place of a file that has not been read yet.
+    let moves = || {
+        let is_left = |n: &u32| !place.at(&format!("lower/dir/file{n}")).exists();
+        let left = place.at(&format!("plain/dir/file{}", (0..20).find(is_left).unwrap()));
+        fs::remove_file(&left).unwrap();
+        fs::rename(place.at("lower"), left).unwrap();
+    };
+    let done = place.import("lower", &mut Swap(Some(moves)), false);
+    assert_eq!((done.files, done.failed), (19, 1));
+}
+
+#[test]
+fn export_does_not_enter_its_destination() {
+    let place = Trees::new();
+    place.import("lower", &mut Quiet, false);
+    let mut sink = FolderSink::new(&place.at("lower/dir/back")).unwrap();
+    let done = export(&place.at("lower"), &mut keys(), HOW, &mut sink, &mut Swap(Some(|| ()))).unwrap();
+    assert_eq!((done.files, done.failed), (20, 1));
 }
 
 /// Runs a tool that changes files, and replaces `lower/dir` by another folder while the tool waits

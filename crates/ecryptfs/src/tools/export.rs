@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::attributes::TreeAttributes;
+use super::tree::within_itself;
 use super::walk::{EntryKind, Root, Visit, WalkEntry, walk};
 use super::{LowerFile, PlainReader, ProgressWatch, Sink, Summary, TreeKeys};
 use crate::{Error, ErrorKind, Result};
@@ -55,6 +56,9 @@ impl Visit for Run<'_> {
         let attributes = TreeAttributes::of(found.entry)?;
         let to_lower = |e: Error| e.in_file(found.lower);
         match found.kind {
+            EntryKind::Folder if self.sink.is_target(found.entry.inode()) => {
+                return Err(within_itself(found.lower));
+            }
             EntryKind::Folder => {
                 self.sink.folder(found.plain, &attributes).map_err(to_lower)?;
                 self.summary.folders += 1;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::attributes::TreeAttributes;
 use super::maker::placed;
-use super::tree::{PinnedEntry, TreeFolder};
+use super::tree::{PinnedEntry, TreeFolder, within_itself};
 use super::walk::{EntryKind, join};
 use super::{ProgressWatch, Summary, sink};
 use crate::lock::{LockMode, RootLock};
@@ -36,7 +36,7 @@ pub struct ImportOptions {
 /// Encrypts a plain folder into a lower folder, which must not exist or must be empty.
 ///
 /// # Errors
-/// `BadOption` when the lower folder is not empty; `Busy`; `Io`, also when the output cannot be
+/// `BadOption` when the lower folder is not empty, or is in the plain folder; `Busy`; `Io`, also when the output cannot be
 /// made durable. Failures in the tree are reported to the watch.
 pub fn import(
     plain: &Path,
@@ -46,9 +46,13 @@ pub fn import(
 ) -> Result<Summary> {
     crate::fs::raise_descriptor_limit();
     let plain = TreeFolder::open(plain)?;
+    if plain.contains(lower)? {
+        return Err(within_itself(lower));
+    }
     let root = sink::empty(lower)?;
     let _claim = RootLock::on(&root, lower, LockMode::Alone)?;
-    let mut run = Run { how, watch, root: &root, linked: HashMap::new(), summary: Summary::default() };
+    let (target, linked) = (root.itself()?.inode(), HashMap::new());
+    let mut run = Run { how, watch, root: &root, target, linked, summary: Summary::default() };
     run.folder(&plain, &root, Path::new(""));
     root.sync()?;
     Ok(run.summary)
@@ -58,6 +62,8 @@ struct Run<'r> {
     how: &'r ImportOptions,
     watch: &'r mut dyn ProgressWatch,
     root: &'r TreeFolder,
+    /// The device and inode number of `root`.
+    target: (u64, u64),
     /// The files with several names: the path of the first, from the root on.
     linked: HashMap<(u64, u64), PathBuf>,
     summary: Summary,
@@ -93,6 +99,7 @@ impl Run<'_> {
 
     fn make(&mut self, plain: &PinnedEntry, folder: &TreeFolder, name: &[u8], inside: PathBuf) -> Result<()> {
         match plain.kind() {
+            EntryKind::Folder if plain.inode() == self.target => return Err(within_itself(plain.path())),
             EntryKind::Folder => {
                 let opened = plain.folder()?;
                 let made = folder.make_folder(name)?;

@@ -65,6 +65,11 @@ pub trait Sink {
     /// When it cannot be created.
     fn special(&mut self, plain: &Path, attributes: &TreeAttributes) -> Result<()>;
 
+    /// Returns true for the folder that is written to, by its device and inode number.
+    fn is_target(&self, _inode: (u64, u64)) -> bool {
+        false
+    }
+
     /// Makes all output durable, at the end.
     ///
     /// # Errors

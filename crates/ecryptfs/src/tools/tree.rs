@@ -5,6 +5,9 @@
 //! name at a time, and no symlink is followed. An entry is pinned (O_PATH) before its attributes
 //! are read, so the inspected file is the file that is opened, and the file that gets an owner or a
 //! mode. Paths are for messages.
+//!
+//! Tools go down a tree by recursion, and each level keeps descriptors open, so the number of
+//! levels has a limit.
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
@@ -14,8 +17,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags, linkat, mkdirat, mknodat, openat,
-    openat2, readlinkat, renameat_with, statat, symlinkat, unlinkat,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags, fstat, linkat, mkdirat, mknodat,
+    openat, openat2, readlinkat, renameat_with, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -27,6 +30,8 @@ use crate::{Error, ErrorKind, Result};
 pub(super) struct TreeFolder {
     fd: OwnedFd,
     path: PathBuf,
+    /// The number of folders above it that this tool has opened.
+    depth: usize,
 }
 
 /// An entry that stays the same file, whatever happens to its name.
@@ -35,17 +40,36 @@ pub(super) struct PinnedEntry {
     fd: File,
     path: PathBuf,
     about: Metadata,
+    /// The depth of its folder.
+    depth: usize,
 }
+
+/// The number of levels that a tool enters. A path of one-letter names has twice as many, and real
+/// trees have less than a hundred.
+const DEEPEST: usize = 1000;
 
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 const PIN: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Returns true when a destination, which need not exist yet, is the folder that is read, or in it.
+///
+/// # Errors
+/// `Io` when the folder cannot be opened.
+pub fn is_within(destination: &Path, source: &Path) -> Result<bool> {
+    TreeFolder::open(source)?.contains(destination)
+}
+
+/// Returns the error of a destination that a tool would read.
+pub(super) fn within_itself(path: &Path) -> Error {
+    Error::new(ErrorKind::BadOption, "it is in the folder that is read, or that folder").in_file(path)
+}
 
 impl TreeFolder {
     /// Opens a tree's root, the only path that is followed.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let fd =
             openat(CWD, path, FOLDER, Mode::empty()).map_err(|e| Error::io(path, "cannot be listed", e))?;
-        Ok(Self { fd, path: path.into() })
+        Ok(Self { fd, path: path.into(), depth: 0 })
     }
 
     /// Opens the folder of a path's last name.
@@ -56,7 +80,7 @@ impl TreeFolder {
         };
         let fd = openat(CWD, above, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         let fd = fd.map_err(|e| Error::io(path, "cannot be inspected", e))?;
-        Ok(Self { fd, path: path.parent().unwrap_or(Path::new("")).into() })
+        Ok(Self { fd, path: path.parent().unwrap_or(Path::new("")).into(), depth: 0 })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -90,18 +114,18 @@ impl TreeFolder {
     /// Returns the folder itself, pinned.
     pub(super) fn itself(&self) -> Result<PinnedEntry> {
         let fd = openat(&self.fd, ".", PIN | OFlags::DIRECTORY, Mode::empty());
-        PinnedEntry::new(fd, self.path.clone())
+        PinnedEntry::new(fd, self.path.clone(), self.depth)
     }
 
     pub(super) fn pin(&self, name: &[u8]) -> Result<PinnedEntry> {
-        PinnedEntry::new(openat(&self.fd, name, PIN, Mode::empty()), self.path_of(name))
+        PinnedEntry::new(openat(&self.fd, name, PIN, Mode::empty()), self.path_of(name), self.depth)
     }
 
     /// Pins an entry that may have been removed since it was listed.
     pub(super) fn find(&self, name: &[u8]) -> Result<Option<PinnedEntry>> {
         match openat(&self.fd, name, PIN, Mode::empty()) {
             Err(Errno::NOENT) => Ok(None),
-            fd => PinnedEntry::new(fd, self.path_of(name)).map(Some),
+            fd => PinnedEntry::new(fd, self.path_of(name), self.depth).map(Some),
         }
     }
 
@@ -118,7 +142,34 @@ impl TreeFolder {
                 fd => break fd,
             }
         };
-        PinnedEntry::new(fd, self.path.join(path))
+        PinnedEntry::new(fd, self.path.join(path), self.depth)
+    }
+
+    /// Returns true when a path, which need not exist yet, leads to this folder or into it.
+    ///
+    /// Mounts and renames may hide that, so a tool also refuses to enter its destination.
+    pub(super) fn contains(&self, path: &Path) -> Result<bool> {
+        let inode = self.itself()?.inode();
+        let existing = openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        // A folder that is missing is an error when the destination is made.
+        let Ok(mut fd) = existing.or_else(|_| Self::above(path).map(|above| above.fd)) else {
+            return Ok(false);
+        };
+        loop {
+            let about = fstat(&fd).map_err(|e| Error::io(path, "cannot be inspected", e))?;
+            if (about.st_dev, about.st_ino) == inode {
+                return Ok(true);
+            }
+            // A folder above that may not be searched.
+            let Ok(above) = openat(&fd, "..", PIN | OFlags::DIRECTORY, Mode::empty()) else {
+                return Ok(false);
+            };
+            let next = fstat(&above).map_err(|e| Error::io(path, "cannot be inspected", e))?;
+            if (next.st_dev, next.st_ino) == (about.st_dev, about.st_ino) {
+                return Ok(false);
+            }
+            fd = above;
+        }
     }
 
     pub(super) fn has(&self, name: &[u8]) -> bool {
@@ -135,7 +186,8 @@ impl TreeFolder {
     pub(super) fn make_folder(&self, name: &[u8]) -> Result<TreeFolder> {
         mkdirat(&self.fd, name, Mode::from_raw_mode(0o700)).map_err(|e| self.unmade(name, e))?;
         let fd = openat(&self.fd, name, FOLDER | OFlags::NOFOLLOW, Mode::empty());
-        Ok(TreeFolder { fd: fd.map_err(|e| self.unmade(name, e))?, path: self.path_of(name) })
+        let fd = fd.map_err(|e| self.unmade(name, e))?;
+        Ok(TreeFolder { fd, path: self.path_of(name), depth: self.depth + 1 })
     }
 
     pub(super) fn make_symlink(&self, name: &[u8], target: &[u8]) -> Result<PinnedEntry> {
@@ -209,11 +261,11 @@ impl AsFd for TreeFolder {
 }
 
 impl PinnedEntry {
-    fn new(fd: std::result::Result<OwnedFd, Errno>, path: PathBuf) -> Result<Self> {
+    fn new(fd: std::result::Result<OwnedFd, Errno>, path: PathBuf, depth: usize) -> Result<Self> {
         let failed = |e: std::io::Error| Error::io(&path, "cannot be inspected", e);
         let fd = File::from(fd.map_err(|e| failed(e.into()))?);
         let about = fd.metadata().map_err(failed)?;
-        Ok(Self { fd, path, about })
+        Ok(Self { fd, path, about, depth })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -244,10 +296,18 @@ impl PinnedEntry {
         Ok(fd.map_err(|e| Error::io(&self.path, "cannot open", e))?.into())
     }
 
+    /// Opens a folder. Fails with `Unsupported` when too many folders above it are open.
     pub(super) fn folder(&self) -> Result<TreeFolder> {
+        if self.depth >= DEEPEST {
+            let context = format!(
+                "more than {DEEPEST} folders are nested, and the inner ones are left out; try: move them up, or \
+                 begin further down"
+            );
+            return Err(Error::new(ErrorKind::Unsupported, context).in_file(&self.path));
+        }
         let fd = openat(&self.fd, ".", FOLDER, Mode::empty());
         let fd = fd.map_err(|e| Error::io(&self.path, "cannot be listed", e))?;
-        Ok(TreeFolder { fd, path: self.path.clone() })
+        Ok(TreeFolder { fd, path: self.path.clone(), depth: self.depth + 1 })
     }
 
     /// Returns the target of a symlink.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::ecryptfs_tools::{assert_done, assert_refused, ecryptfs, imported, lower_file};
 use crate::support::volume::underseal;
-use crate::support::{Scratch, output};
+use crate::support::{Scratch, output, run, tool};
 
 #[test]
 fn a_damaged_file_is_skipped_and_the_others_come_out() {
@@ -133,6 +133,58 @@ fn what_is_not_there_is_said() {
     assert_done(&shown);
     assert!(shown.stdout.windows(6).any(|window| window == "file15".as_bytes()));
     assert!(!scratch.path("back").exists());
+}
+
+#[test]
+fn a_destination_in_the_folder_that_is_read_is_refused() {
+    let scratch = Scratch::new();
+    imported(&scratch, "");
+    std::os::unix::fs::symlink("plain/folder", scratch.path("link")).unwrap();
+    let words =
+        |source| ["is in the folder that is read".to_owned(), format!("a destination outside of {source}")];
+    for to in ["plain/new", "plain", "plain/folder/new", "link/new", "lower/../plain/new"] {
+        let refused = ecryptfs(&scratch, "import", &["plain", to]);
+        assert_refused(&refused, 2, &words("plain").each_ref().map(String::as_str));
+    }
+    for export in
+        [&["lower", "lower/back"][..], &["lower", "lower/folder/back"], &["lower", "lower/tree.tar", "--tar"]]
+    {
+        let refused = ecryptfs(&scratch, "export", export);
+        assert_refused(&refused, 2, &words("lower").each_ref().map(String::as_str));
+    }
+    for name in ["plain/new", "plain/folder/new", "lower/back", "lower/folder/back", "lower/tree.tar"] {
+        assert!(!scratch.path(name).exists(), "{name} was made");
+    }
+    // A name that only begins alike.
+    assert_done(&ecryptfs(&scratch, "import", &["plain", "plain-lower"]));
+}
+
+#[test]
+fn folders_that_are_nested_too_deeply_are_left_out() {
+    let scratch = Scratch::new();
+    scratch.file("pass", b"pass");
+    fs::create_dir_all(scratch.path("home/user")).unwrap();
+    fs::write(scratch.path("home/file"), b"other").unwrap();
+    let mut folder = std::os::fd::OwnedFd::from(fs::File::open(scratch.path("home/user")).unwrap());
+    for _ in 0..1100 {
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
+        rustix::fs::mkdirat(&folder, "d", rustix::fs::Mode::RWXU).unwrap();
+        folder = rustix::fs::openat(&folder, "d", flags, rustix::fs::Mode::empty()).unwrap();
+    }
+    let words = ["d/d/d: more than 1000 folders are nested", "one entry failed"];
+    assert_refused(&ecryptfs(&scratch, "import", &["home", "lower"]), 7, &words);
+    fs::copy(scratch.path("lower/file"), scratch.path("home/file")).unwrap();
+    for (verb, args) in [("check", &["home"][..]), ("ls", &["home"]), ("export", &["home", "back"])] {
+        assert_refused(&ecryptfs(&scratch, verb, args), 7, &words);
+    }
+    // A survey and new names have recursions of their own.
+    let surveyed = output(underseal().current_dir(scratch.folder()).args(["ecryptfs", "info", "home"]));
+    assert!(String::from_utf8_lossy(&surveyed.stderr).contains(words[0]), "{surveyed:?}");
+    let renamed = ecryptfs(&scratch, "rename-tree", &["home", "--plain"]);
+    assert!(String::from_utf8_lossy(&renamed.stderr).contains(words[0]), "{renamed:?}");
+    assert_eq!(fs::read(scratch.path("back/file")).unwrap(), b"other");
+    // A folder goes by a program that keeps few descriptors open.
+    run(tool("rm").arg("-rf").args(["home", "lower", "back"].map(|name| scratch.path(name))));
 }
 
 fn change(path: &Path, at: usize, to: u8) {

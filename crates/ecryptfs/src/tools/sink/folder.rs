@@ -16,6 +16,8 @@ use crate::{Error, ErrorKind, Result};
 #[derive(Debug)]
 pub struct FolderSink {
     root: TreeFolder,
+    /// The device and inode number of `root`.
+    inode: (u64, u64),
     /// Incomplete folders, each inside of the previous.
     open: Vec<(PathBuf, TreeFolder)>,
 }
@@ -26,7 +28,8 @@ impl FolderSink {
     /// # Errors
     /// `BadOption` when it is not empty; `Io`.
     pub fn new(root: &Path) -> Result<Self> {
-        Ok(Self { root: empty(root)?, open: Vec::new() })
+        let root = empty(root)?;
+        Ok(Self { inode: root.itself()?.inode(), root, open: Vec::new() })
     }
 
     /// Returns the open folder for an entry.
@@ -111,6 +114,10 @@ impl Sink for FolderSink {
 
     fn special(&mut self, plain: &Path, attributes: &TreeAttributes) -> Result<()> {
         attributes.make_special(self.above(plain)?, last(plain))
+    }
+
+    fn is_target(&self, inode: (u64, u64)) -> bool {
+        self.inode == inode
     }
 
     fn sync(&mut self) -> Result<()> {

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use underseal_ecryptfs::tools::{
     ExportOptions, FolderSink, ImportOptions, Sink, Summary, TarSink, export as to_sink, import as to_lower,
-    import_tar,
+    import_tar, is_within,
 };
 use underseal_ecryptfs::{Cipher, HeaderLocation};
 
@@ -29,6 +29,9 @@ pub(super) fn export(args: &TreeExportArgs, quiet: bool) -> Result<()> {
     }
     if is_stdout && stdout().is_terminal() {
         return Err(Error::usage("the archive would go to the terminal").with_remedy("a file instead of -"));
+    }
+    if !is_stdout {
+        must_be_outside(&args.dest, &args.lower)?;
     }
     let mut access = Access::new(&args.keys, &args.lower)?;
     let mut told = TreeReport::new("decrypting", quiet);
@@ -78,6 +81,9 @@ pub(super) fn import(args: &TreeImportArgs, quiet: bool) -> Result<()> {
     }
     let cannot = |doing: &'static str| move |e| Error::io(&args.plain, doing, e);
     let is_folder = !is_stdin && metadata(&args.plain).map_err(cannot("cannot be looked at"))?.is_dir();
+    if is_folder {
+        must_be_outside(&args.lower, &args.plain)?;
+    }
     let access = Access::new(&args.keys, &args.lower)?;
     let how = ImportOptions {
         tokens: access.new_files()?,
@@ -96,6 +102,15 @@ pub(super) fn import(args: &TreeImportArgs, quiet: bool) -> Result<()> {
         }
     };
     told.finish(&summary, args.json, quiet)
+}
+
+/// Refuses a destination whose contents the tool would read.
+fn must_be_outside(destination: &Path, source: &Path) -> Result<()> {
+    if !is_within(destination, source)? {
+        return Ok(());
+    }
+    Err(Error::usage(format!("{}: it is in the folder that is read, or that folder", destination.display()))
+        .with_remedy(format!("a destination outside of {}", source.display())))
 }
 
 fn must_be_folder(path: &Path) -> Result<()> {
