@@ -8,6 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::control::operator::Operator;
 use crate::support::mounts::{cannot_fuse, skip};
 use crate::support::nbd::Client;
+use crate::support::tools::children;
 use crate::support::volume::{CHEAP_PBKDF2, PASSPHRASE, Volume, text, underseal};
 use crate::support::{Scratch, Server, run};
 
@@ -135,13 +136,6 @@ fn a_server_whose_helper_was_killed_goes_on_and_flushes_at_the_end() {
         assert_eq!(Client::connect(&server.socket()).unwrap().read(8192, 4096).unwrap(), [7; 4096]);
         server.stop();
     }
-}
-
-/// The processes that a process has forked.
-fn children(of: u32) -> Vec<i32> {
-    let tasks = fs::read_dir(format!("/proc/{of}/task")).unwrap();
-    let lists = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("children")).unwrap());
-    lists.flat_map(|list| list.split_whitespace().map(|id| id.parse().unwrap()).collect::<Vec<_>>()).collect()
 }
 
 #[test]

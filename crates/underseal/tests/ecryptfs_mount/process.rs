@@ -4,12 +4,12 @@ use std::fs::{self, File};
 use std::os::unix::fs::{chown, lchown, symlink};
 use std::path::Path;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::ecryptfs_mount::mounted::{Folder, unable, underseal, unmount_stale};
 use crate::support::mounts::{Mount, cannot_fuse_over_io_uring, cannot_mount, skip};
 use crate::support::output;
-use crate::support::tools::{PATIENCE, wait_until, within};
+use crate::support::tools::{PATIENCE, children, wait_until, within};
 
 #[test]
 fn no_thread_stays_in_the_folder_it_was_started_from() {
@@ -61,6 +61,34 @@ fn a_second_signal_ends_it_and_its_number_goes() {
     mount.wait();
     assert!(!folder.scratch.path("pid").exists());
     drop(file);
+}
+
+#[test]
+fn a_signal_after_the_helper_was_killed_leaves_no_dead_mount() {
+    if unable("a_signal_after_the_helper_was_killed_leaves_no_dead_mount") {
+        return;
+    }
+    let folder = Folder::new();
+    for is_ended_by_signal in [false, true] {
+        let mut mount = folder.mount("");
+        let helper = children(mount.pid().as_raw_nonzero().get().cast_unsigned());
+        let [helper] = helper[..] else { panic!("{helper:?}") };
+        kill_process(Pid::from_raw(helper).unwrap(), Signal::KILL).unwrap();
+        let before = folder.log().len();
+        mount.signal(Signal::TERM);
+        wait_until("it says why it stays", PATIENCE, || {
+            folder.log()[before..].contains("cannot be unmounted")
+        });
+        fs::write(folder.at("file"), b"served").unwrap();
+        assert_eq!(fs::read(folder.at("file")).unwrap(), b"served");
+        if is_ended_by_signal {
+            mount.signal(Signal::TERM);
+            mount.wait();
+            unmount_stale(&folder.plain);
+        } else {
+            mount.unmount_after_errors();
+        }
+    }
 }
 
 #[test]

@@ -96,3 +96,10 @@ pub(crate) fn fails(command: &mut Command) -> (i32, String) {
     assert!(!output.status.success() && !said.contains("panicked"), "{command:?}: {said}");
     (output.status.code().expect("it ended by itself"), said)
 }
+
+/// The processes that a process has forked.
+pub(crate) fn children(of: u32) -> Vec<i32> {
+    let tasks = std::fs::read_dir(format!("/proc/{of}/task")).unwrap();
+    let lists = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("children")).unwrap());
+    lists.flat_map(|list| list.split_whitespace().map(|id| id.parse().unwrap()).collect::<Vec<_>>()).collect()
+}

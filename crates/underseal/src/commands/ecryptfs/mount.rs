@@ -174,11 +174,15 @@ pub(super) fn serve(
     }
     // The thread ends with the process: after the unmount no work is left.
     let for_signals = pid_file.clone();
+    let shown = std::path::absolute(mountpoint).unwrap_or_else(|_| mountpoint.to_owned());
+    let shown = shown.display().to_string();
     thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
+            let mut is_second = false;
             while let Ok(Woken::Signal(signal)) = taken.wait(None) {
-                stop(&unmounter, signal, &for_signals);
+                stop(&unmounter, &shown, signal, is_second, &for_signals);
+                is_second = true;
             }
         })
         .map_err(|e| Error::new(Exit::Failed, "cannot wait for signals").because(&e))?;
@@ -194,19 +198,27 @@ fn remove(pid_file: &Mutex<Option<PidFile>>) {
 
 /// Unmounts. Open files stay usable, and the process ends when the last one is closed; a second
 /// signal ends it at once.
-fn stop(unmounter: &Unmounter, signal: i32, pid_file: &Mutex<Option<PidFile>>) {
-    match unmounter.unmount(false) {
-        Err(e) if Errno::from_io_error(&e) == Some(Errno::BUSY) => {
+fn stop(unmounter: &Unmounter, shown: &str, signal: i32, is_second: bool, pid_file: &Mutex<Option<PidFile>>) {
+    let Err(e) = unmounter.unmount(false) else { return };
+    match Errno::from_io_error(&e) {
+        Some(Errno::BUSY) => {
             log::warn!("the mount is in use: it ends when its last file is closed, or with a second signal");
             if let Err(e) = unmounter.unmount(true) {
                 log::error!("cannot unmount: {e}");
             }
         }
         // The volume is unmounted already, and a further signal asks for the end.
-        Err(_) => {
-            remove(pid_file);
-            std::process::exit(128 + signal);
-        }
-        Ok(()) => {}
+        Some(Errno::INVAL | Errno::NOENT) => end(signal, pid_file),
+        // Without its server the mount would stay, and fail every request.
+        _ if !is_second => log::error!(
+            "{shown}: cannot be unmounted, and is served still: {e}; try: `underseal ecryptfs umount {shown}`, \
+             or a second signal, which ends the server and leaves the mount"
+        ),
+        _ => end(signal, pid_file),
     }
+}
+
+fn end(signal: i32, pid_file: &Mutex<Option<PidFile>>) -> ! {
+    remove(pid_file);
+    std::process::exit(128 + signal)
 }
