@@ -119,11 +119,14 @@ impl Header {
     }
 
     fn of(path: &Path, writable: bool) -> Result<Self> {
-        let open = || {
-            let on = Lower::open_header(path, writable)?;
-            Ok(Self { header: underseal_volume::Header::read(&on)?, on, path: path.to_owned() })
-        };
-        open().map_err(|e: Error| e.in_file(path))
+        Self::read(Lower::open_header(path, writable).map_err(|e| e.in_file(path))?, path)
+    }
+
+    /// Reads the header of a file that is open already.
+    pub(crate) fn read(on: Lower, path: &Path) -> Result<Self> {
+        let header = underseal_volume::Header::read(&on);
+        let header = header.map_err(|e| Error::from(e).in_file(path))?;
+        Ok(Self { header, on, path: path.to_owned() })
     }
 
     /// Describes the header as a JSON object.

@@ -1,11 +1,11 @@
 //! The lower device of an image: a locked file or block device, a server's export, or a program's
 //! own device.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::process;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -188,6 +188,18 @@ impl Lower {
     /// Takes over an open file that holds a header and no data.
     pub(crate) fn of_header(file: File) -> Self {
         Self::new(Kind::Header(file))
+    }
+
+    /// Whether both are the same file or block device.
+    pub(crate) fn is_same_file(&self, other: &Self) -> bool {
+        let about = |lower: &Self| match &*lower.0 {
+            Kind::File { file, .. } | Kind::Header(file) => file.metadata().ok(),
+            _ => None,
+        };
+        let (Some(one), Some(other)) = (about(self), about(other)) else { return false };
+        let is_block = |of: &Metadata| of.file_type().is_block_device();
+        let is_one_device = is_block(&one) && is_block(&other) && one.rdev() == other.rdev();
+        (one.dev(), one.ino()) == (other.dev(), other.ino()) || is_one_device
     }
 
     /// How the disk below is written.

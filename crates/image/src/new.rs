@@ -1,10 +1,11 @@
 //! New headers.
 
+use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use underseal_cipher::{Key, SectorSize};
-use underseal_volume::{ImageContents, Pbkdf, ReadAt, Version};
+use underseal_volume::{ImageContents, Pbkdf, ReadAt, Version, remove_new_file};
 
 use crate::header::{argon2id, pbkdf2};
 use crate::lower::Lower;
@@ -103,11 +104,12 @@ impl Header {
     ///
     /// # Errors
     /// `BadOption` for options that do not fit, and when the image holds a header (of LUKS,
-    /// BitLocker or CoreStorage), a file system or a partition table, unless forced; `TooSmall`;
-    /// `Busy` when another program uses the image; `Io`, `Memory`.
+    /// BitLocker or CoreStorage), a file system or a partition table, unless forced; when the header's
+    /// file is the image itself; `TooSmall`; `Busy` when another program uses the image; `Io`,
+    /// `Memory`.
     pub fn format(path: impl AsRef<Path>, passphrase: &[u8], options: &FormatOptions) -> Result<Self> {
         let path = path.as_ref();
-        let format = || -> Result<()> {
+        let format = || -> Result<Option<Lower>> {
             let wanted = options.options()?;
             let passphrase = Key::new(passphrase)?;
             let image = Lower::open(path, true)?;
@@ -117,46 +119,61 @@ impl Header {
                 Some(header) => made(header, options.force)?,
                 None => (image.clone(), None),
             };
+            if options.header.is_some() && on.is_same_file(&image) {
+                let what = "the header's file is the image itself; pass another file";
+                return Err(Error::new(ErrorKind::BadOption, what));
+            }
             if !options.force {
                 refuse_what_is_there(&on)?;
             }
             underseal_volume::format(&on, data_size, &passphrase, wanted)?;
             new.into_iter().for_each(NewFile::keep);
-            Ok(())
+            Ok(options.header.is_some().then_some(on))
         };
-        without_traces(format).map_err(|e| e.in_file(path))?;
-        Self::open_writable(options.header.as_deref().unwrap_or(path))
+        match (without_traces(format).map_err(|e| e.in_file(path))?, &options.header) {
+            (Some(on), Some(header)) => Self::read(on, header),
+            _ => Self::open_writable(path),
+        }
     }
 }
 
 /// A file that was made, and is removed again unless it is kept.
-struct NewFile<'p>(&'p Path);
+struct NewFile<'p> {
+    path: &'p Path,
+    file: Option<File>,
+}
 
 impl NewFile<'_> {
-    fn keep(self) {
-        std::mem::forget(self);
+    fn keep(mut self) {
+        self.file = None;
     }
 }
 
 impl Drop for NewFile<'_> {
     fn drop(&mut self) {
-        // Formatting has failed already, and that error is returned.
-        let _ = std::fs::remove_file(self.0);
+        if let Some(file) = &self.file {
+            remove_new_file(self.path, file);
+        }
     }
 }
 
-/// A new file for a detached header, for its owner only; an existing one only by force.
+/// A new file for a detached header, for its owner only; an existing one only by force. The name of
+/// a new file is not opened again: another user of its folder may put a link there.
 fn made(path: &Path, force: bool) -> Result<(Lower, Option<NewFile<'_>>)> {
-    let made = std::fs::File::options().write(true).create_new(true).mode(0o600).open(path);
-    let new = match made {
-        Ok(_) => Some(NewFile(path)),
-        Err(e) if force && e.kind() == std::io::ErrorKind::AlreadyExists => None,
-        Err(e) => {
-            let what = format!("{}: cannot make the header's file", path.display());
-            return Err(Error::new(ErrorKind::Io, what).with_source(e));
-        }
+    let failed = |e| {
+        let what = format!("{}: cannot make the header's file", path.display());
+        Error::new(ErrorKind::Io, what).with_source(e)
     };
-    Ok((Lower::open_header(path, true)?, new))
+    match File::options().read(true).write(true).create_new(true).mode(0o600).open(path) {
+        Ok(file) => {
+            let new = NewFile { path, file: Some(file.try_clone().map_err(failed)?) };
+            Ok((Lower::of_header(file), Some(new)))
+        }
+        Err(e) if force && e.kind() == std::io::ErrorKind::AlreadyExists => {
+            Ok((Lower::open_header(path, true)?, None))
+        }
+        Err(e) => Err(failed(e)),
+    }
 }
 
 /// Refuses to overwrite a header, a file system or another known format.

@@ -390,6 +390,27 @@ fn a_new_header_file_is_its_owners_and_gone_when_formatting_fails() {
 }
 
 #[test]
+fn an_image_is_not_the_file_of_its_own_detached_header() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, symbolic, hard] = ["image", "symbolic", "hard"].map(|name| folder.path().join(name));
+    File::create_new(&path).unwrap().set_len(24 << 20).unwrap();
+    std::os::unix::fs::symlink(&path, &symbolic).unwrap();
+    std::fs::hard_link(&path, &hard).unwrap();
+    for header in [&path, &symbolic, &hard] {
+        let options = FormatOptions::luks2().pbkdf2(1000).header(header).force(true);
+        let error = Header::format(&path, b"secret", &options).err().expect("it is refused");
+        assert_eq!(error.kind(), ErrorKind::BadOption, "{}", error.text());
+        assert!(error.text().contains("image itself"), "{}", error.text());
+    }
+    assert!(std::fs::read(&path).unwrap().iter().all(|byte| *byte == 0));
+    // The header of a new file is the one that was made, and can be changed.
+    let options = FormatOptions::luks2().pbkdf2(1000).header(folder.path().join("header"));
+    let mut header = Header::format(&path, b"secret", &options).unwrap();
+    let key = header.unlock(b"secret", None).unwrap();
+    header.add_keyslot(&key, b"second", &KeyslotOptions::new().pbkdf2(1000)).unwrap();
+}
+
+#[test]
 fn threads_read_while_another_writes_and_each_sector_is_old_or_new() {
     let mut volume = Modelled::new(&FormatOptions::luks2().pbkdf2(1000));
     volume.write(0, &[1; 1 << 16]);

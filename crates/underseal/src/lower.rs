@@ -76,6 +76,14 @@ impl Lower {
         }
     }
 
+    /// Takes over a file that this process has just made under this name. The name is not opened:
+    /// another user of the folder may put a link there. Fails as [`Lower::open`].
+    pub(crate) fn over_new(name: &Path, file: File) -> Result<Self> {
+        marker::refuse_unfinished(name)?;
+        let device = FileDevice::over(file, &name.display().to_string(), OpenOptions::default())?;
+        Ok(Self::File(Arc::new(device)))
+    }
+
     pub(crate) fn geometry(&self) -> Geometry {
         match self {
             Self::File(device) => device.geometry(),

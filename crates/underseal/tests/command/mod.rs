@@ -9,6 +9,7 @@ mod format;
 mod header;
 mod integrity;
 mod keyslots;
+mod new_files;
 mod pages;
 mod plain_size;
 mod secrecy;

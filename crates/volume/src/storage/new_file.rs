@@ -28,13 +28,36 @@ pub fn new_file(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Removes a file in which nothing useful is, unless its name is another file's by now.
-pub(crate) fn remove_new_file(path: &Path, file: &File) {
+/// Removes a new file after a failure, unless its name leads to another file by now: another user of
+/// the folder may have put one there.
+pub fn remove_new_file(path: &Path, file: &File) {
     let id = |of: fs::Metadata| (of.dev(), of.ino());
-    if let (Ok(named), Ok(own)) = (fs::symlink_metadata(path), file.metadata())
-        && id(named) == id(own)
-    {
-        // The error that led here is the one to report.
+    let (named, new) = (fs::symlink_metadata(path).map(id), file.metadata().map(id));
+    if matches!((named, new), (Ok(named), Ok(new)) if named == new) {
+        // The failure is reported already.
         let _ = fs::remove_file(path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_new_file_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, other] = ["new", "other"].map(|name| folder.path().join(name));
+        let file = new_file(&path).unwrap();
+        fs::rename(&path, &other).unwrap();
+        fs::write(&path, "precious").unwrap();
+        remove_new_file(&path, &file);
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+        // A link in its place is no new file, even to it.
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        remove_new_file(&path, &file);
+        assert!(fs::symlink_metadata(&path).is_ok());
+        remove_new_file(&other, &file);
+        assert!(!other.exists());
     }
 }

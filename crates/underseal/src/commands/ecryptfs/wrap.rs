@@ -27,7 +27,7 @@ pub(super) fn wrap(args: &TreeWrapArgs) -> Result<()> {
     written.map_err(|e| {
         // After a failed sync the file may be in the page cache only. It is removed, so that the
         // next attempt makes a new file.
-        let _ = std::fs::remove_file(&args.file);
+        underseal_volume::remove_new_file(&args.file, &file);
         Error::io(&args.file, "cannot write", e)
     })
 }

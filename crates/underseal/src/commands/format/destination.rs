@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use underseal_device::{Device, FileDevice, OpenOptions};
-use underseal_volume::{Header, ImageContents, NewHeader, Target};
+use underseal_volume::{Header, ImageContents, NewHeader, Target, remove_new_file};
 
 use crate::error::{Error, Result};
 use crate::loop_file;
@@ -95,10 +95,16 @@ impl Destination {
     pub(super) fn settle(&mut self) -> Result<()> {
         if let Medium::Absent = self.place {
             // The mode permits access for the owner only: the file is about to hold secrets.
-            let made = File::options().write(true).create_new(true).mode(0o600).open(&self.path);
-            made.map_err(|e| Error::io(&self.path, "cannot create", e))?;
+            let how = File::options().read(true).write(true).create_new(true).mode(0o600).open(&self.path);
+            let file = how.map_err(|e| Error::io(&self.path, "cannot create", e))?;
+            // Its name is not opened again: another user of the folder may put a link there.
+            let device =
+                file.try_clone().map_err(|e| Error::io(&self.path, "cannot open", e)).and_then(|file| {
+                    Ok(FileDevice::over(file, &self.path.display().to_string(), OpenOptions::default())?)
+                });
+            let device = device.inspect_err(|_| remove_new_file(&self.path, &file))?;
             self.new = true;
-            self.place = Medium::File(Arc::new(FileDevice::open(&self.path, OpenOptions::default())?));
+            self.place = Medium::File(Arc::new(device));
         }
         match &self.place {
             Medium::File(device) if device.geometry().size != self.size => {
@@ -184,9 +190,9 @@ impl Destination {
 
 impl Drop for Destination {
     fn drop(&mut self) {
-        if self.new {
+        if let (true, Medium::File(device)) = (self.new, &self.place) {
             // If the removal fails, an empty file stays, which a later --size reuses.
-            let _ = fs::remove_file(&self.path);
+            remove_new_file(&self.path, device.file());
         }
     }
 }

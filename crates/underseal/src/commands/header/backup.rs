@@ -1,12 +1,13 @@
 //! `underseal header backup` and `restore`.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use underseal_device::{ErrorKind as DeviceErrorKind, lock_image};
-use underseal_volume::{Backup, Error as VolumeError, ErrorKind, Found, RestoreOptions};
+use underseal_volume::{Backup, Error as VolumeError, ErrorKind, Found, RestoreOptions, remove_new_file};
 
 use super::super::tcrypt;
 use super::{agreed, say, to_change};
@@ -40,7 +41,7 @@ pub(crate) fn new_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| synced());
     written.map_err(|e| {
         // A partly written file is of no use.
-        let _ = fs::remove_file(path);
+        remove_new_file(path, &file);
         Error::io(path, "cannot write", e)
     })
 }
@@ -53,28 +54,30 @@ pub(super) fn restore(args: &HeaderRestoreArgs, quiet: bool) -> Result<()> {
     let backup = File::open(&args.backup).map_err(|e| Error::io(&args.backup, "cannot open", e))?;
     let backup = Backup::read(&backup).map_err(|e| e.in_file(&args.backup))?;
     let is_new = args.of.header.is_some() && !path.exists();
-    if is_new {
-        let made = File::options().write(true).create_new(true).mode(0o600).open(path);
-        made.map_err(|e| Error::io(path, "cannot create", e))?;
-    }
-    let what = put_back(args, &backup).inspect_err(|_| {
-        if is_new {
-            let _ = fs::remove_file(path);
+    let make = || File::options().read(true).write(true).create_new(true).mode(0o600).open(path);
+    let new = is_new.then(make).transpose().map_err(|e| Error::io(path, "cannot create", e))?;
+    let what = put_back(args, &backup, new.as_ref()).inspect_err(|_| {
+        if let Some(new) = &new {
+            remove_new_file(path, new);
         }
     })?;
     say(quiet, &args.of, &what)
 }
 
-/// Writes the backup's header to its place, and describes the result.
-fn put_back(args: &HeaderRestoreArgs, backup: &Backup) -> Result<String> {
+/// Writes the backup's header to its place, and describes the result. The name of a new file is not
+/// opened again: another user of its folder may put a link there.
+fn put_back(args: &HeaderRestoreArgs, backup: &Backup, new: Option<&File>) -> Result<String> {
     let path = args.of.path();
-    let on = to_change(&args.of)?;
+    let on = match new {
+        Some(file) => Arc::new(file.try_clone().map_err(|e| Error::io(path, "cannot open", e))?),
+        None => to_change(&args.of)?,
+    };
     let within = |e: VolumeError| e.in_file(path);
     let found = backup.found_on(&*on).map_err(within)?;
     // The server of a volume without this header knows nothing of it, and keeps its image locked.
     let _lock = match found {
         Found::Same | Found::OtherData | Found::Damaged(_) => None,
-        _ if args.force => None,
+        _ if args.force || new.is_some() => None,
         _ => locked(path)?,
     };
     agreed(args.force, &args.of, &questions(&found))?;

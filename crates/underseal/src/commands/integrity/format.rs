@@ -8,6 +8,7 @@ use underseal_integrity::{Disk, Flags};
 use underseal_integrity::{
     NewSuperblock, OpenSettings, Superblock, TagMaker, VolumeGeometry, Wipe, WriteMode, format, wipe,
 };
+use underseal_volume::remove_new_file;
 
 use super::options;
 use super::place::Volume;
@@ -23,7 +24,10 @@ pub(super) fn run(args: &IntegrityFormatArgs, quiet: bool) -> Result<()> {
     let place = &args.place;
     let options = options(WriteMode::Journal, place, &args.hashes)?;
     let made = args.size.map(|size| make(&place.image, size)).transpose()?;
-    let volume = Volume::open(place, false)?;
+    let volume = match &made {
+        Some(made) => Volume::open_new(place, made.file()?)?,
+        None => Volume::open(place, false)?,
+    };
     let disks = volume.disks();
     if made.is_none() {
         allow_overwriting(disks.metadata(), &place.image, options.start, args.force)?;
@@ -81,7 +85,11 @@ fn write_zeros(
 }
 
 /// A new image, which is removed again unless it is kept.
-struct Made<'p>(Option<&'p Path>);
+struct Made<'p> {
+    path: &'p Path,
+    file: File,
+    is_kept: bool,
+}
 
 /// Makes the image, for its owner only, and sparse.
 fn make(path: &Path, size: u64) -> Result<Made<'_>> {
@@ -89,27 +97,31 @@ fn make(path: &Path, size: u64) -> Result<Made<'_>> {
         return Err(Error::usage(format!("{}: its size is settled there", path.display()))
             .with_remedy("without --size"));
     }
-    let file = File::options().write(true).create_new(true).mode(0o600).open(path);
+    let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(path);
     let file = file.map_err(|e| match e.kind() {
         std::io::ErrorKind::AlreadyExists => Error::usage(format!("{}: is there already", path.display()))
             .with_remedy("without --size, or another image"),
         _ => Error::io(path, "cannot create", e),
     })?;
-    let made = Made(Some(path));
-    file.set_len(size).map_err(|e| Error::io(path, "cannot set the size", e))?;
+    let made = Made { path, file, is_kept: false };
+    made.file.set_len(size).map_err(|e| Error::io(path, "cannot set the size", e))?;
     Ok(made)
 }
 
 impl Made<'_> {
+    fn file(&self) -> Result<File> {
+        self.file.try_clone().map_err(|e| Error::io(self.path, "cannot open", e))
+    }
+
     fn keep(mut self) {
-        self.0 = None;
+        self.is_kept = true;
     }
 }
 
 impl Drop for Made<'_> {
     fn drop(&mut self) {
-        if let Some(path) = self.0 {
-            let _ = std::fs::remove_file(path);
+        if !self.is_kept {
+            remove_new_file(self.path, &self.file);
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The files of an integrity volume, and work on it with all processors.
 
+use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,19 +37,26 @@ struct Device {
 impl Volume {
     /// Opens the files. Fails with `InUse`, `Failed`, or the device's error.
     pub(super) fn open(place: &IntegrityPlaceArgs, read_only: bool) -> Result<Self> {
-        let device = |path: &Path| {
-            let options = OpenOptions { read_only, ..OpenOptions::default() };
-            let lower = Lower::open(path, options)?;
-            Ok::<_, Error>(Device { bytes: lower.again().bytes()?, _lower: lower })
-        };
+        let options = OpenOptions { read_only, ..OpenOptions::default() };
+        Self::with_image(place, Lower::open(&place.image, options)?, options)
+    }
+
+    /// Takes over an image that this process has just made, and opens the data device. Fails as
+    /// [`Volume::open`].
+    pub(super) fn open_new(place: &IntegrityPlaceArgs, image: File) -> Result<Self> {
+        Self::with_image(place, Lower::over_new(&place.image, image)?, OpenOptions::default())
+    }
+
+    fn with_image(place: &IntegrityPlaceArgs, image: Lower, options: OpenOptions) -> Result<Self> {
+        let device = |lower: Lower| Ok::<_, Error>(Device { bytes: lower.again().bytes()?, _lower: lower });
         let data = place.data_device.as_deref();
         // On a server, a block is written by read-modify-write, which two threads must not do at
         // once.
         let is_shared = !is_remote(&place.image) && !data.is_some_and(is_remote);
         Ok(Self {
             image: place.image.clone(),
-            head: device(&place.image)?,
-            data: data.map(device).transpose()?,
+            head: device(image)?,
+            data: data.map(|path| device(Lower::open(path, options)?)).transpose()?,
             threads: if is_shared { thread::available_parallelism().map_or(1, usize::from) } else { 1 },
         })
     }
