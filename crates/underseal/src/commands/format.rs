@@ -45,6 +45,10 @@ pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
     let mut header = args.header.as_ref().map(|path| Destination::open_header(path)).transpose()?;
     let on = header.as_ref().unwrap_or(&image);
     allow_overwriting(on, args.force)?;
+    if header.is_some() && args.integrity.is_some() {
+        // The layer of tags is made on the image.
+        allow_overwriting(&image, args.force)?;
+    }
     let passphrase = Secret::new(args.secret.source(), &args.image).get_new()?;
     let new = NewHeader::prepare(image.size(), &passphrase, options);
     let new = new.map_err(|e| refused(e, &args.image))?;

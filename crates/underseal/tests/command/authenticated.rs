@@ -180,3 +180,15 @@ fn options_that_do_not_go_together_are_refused() {
     refused(&["--integrity", "crc32c"], "want hmac-HASH");
     refused(&["--integrity-no-wipe"], "--integrity");
 }
+
+#[test]
+fn tags_are_not_made_over_an_images_data_without_a_question() {
+    let place = Place::new();
+    let noise = place.noise("disk", 8 << 20);
+    let format = ["format", "disk", "--header", "head", "--passphrase-file", "pass"];
+    let format = [&format[..], &CHEAP, &["--integrity", "hmac-sha256"]].concat();
+    place.run(&format).fails(2, "disk: holds data");
+    assert!(place.read("disk") == noise && !place.path("head").exists());
+    place.run(&[&format[..], &["--force"]].concat()).succeeds();
+    place.unlock("check", "disk", &["--header", "head"]).succeeds();
+}

@@ -199,3 +199,20 @@ fn a_check_says_what_it_did_not_compare() {
     assert!(said.contains("32768 bytes were not compared") && !said.contains("every sector"), "{said}");
     assert!(server.stop().contains("32768 bytes of"));
 }
+
+#[test]
+fn a_data_device_with_data_is_not_filled_with_zeros_without_a_question() {
+    let place = Place::new();
+    let noise = place.noise("data", 4 << 20);
+    let format = |options: &[&str]| {
+        let all = ["integrity", "format", "meta", "--size", "8M", "--data-device", "data"];
+        place.run(&[&all[..], options].concat())
+    };
+    format(&[]).fails(2, "data: holds data");
+    assert!(place.read("data") == noise && !place.path("meta").exists());
+    format(&["--no-wipe"]).succeeds();
+    assert!(place.read("data") == noise);
+    std::fs::remove_file(place.path("meta")).unwrap();
+    format(&["--force"]).succeeds();
+    assert!(place.read("data").iter().all(|byte| *byte == 0));
+}

@@ -32,6 +32,10 @@ pub(super) fn run(args: &IntegrityFormatArgs, quiet: bool) -> Result<()> {
     if made.is_none() {
         allow_overwriting(disks.metadata(), &place.image, options.start, args.force)?;
     }
+    if let (Some(data), Some(_), false) = (&place.data_device, &options.hash, args.no_wipe) {
+        // Zeros are written to all of it.
+        allow_overwriting(disks.data, data, 0, args.force)?;
+    }
     let layout = NewSuperblock {
         tag_size: args.tag_size,
         block_size: args.sector_size,
