@@ -37,6 +37,8 @@ use crate::{DeviceNumber, Error, Family, Result, Room};
 const NAMES: &str = "names";
 /// The file with the same for udev's rule (`dm install`).
 const UDEV: &str = "udev";
+/// The failure to write these files.
+const UNKEPT: &str = "its names cannot be kept";
 /// The file of a device that is removed after its last close.
 const DEFERRED: &str = "deferred";
 
@@ -211,7 +213,7 @@ impl Node for LoopNode {
     }
 
     fn remember(&self, Names { name, uuid }: Names<'_>) -> Result<()> {
-        self.write_names(name, uuid).map_err(self.failed("its names cannot be kept"))
+        self.prepare_names(name, uuid).and_then(|()| self.keep_prepared()).map_err(self.failed(UNKEPT))
     }
 
     fn keep_deferred(&self, deferred: bool) -> Result<()> {
@@ -224,21 +226,20 @@ impl Node for LoopNode {
     }
 
     fn name(&self, Names { name, uuid }: Names<'_>, before: Option<Names<'_>>) -> Result<()> {
-        // First, so that a later server knows the device.
-        if let Err(e) = self.write_names(name, uuid) {
-            log::warn!("{name}: a later server will not find it: {e}");
+        let failed = self.failed(UNKEPT);
+        // A full file system refuses new names before anything changes.
+        if before.is_some() {
+            self.prepare_names(name, uuid).map_err(&failed)?;
         }
-        let path = self.mapper.join(name);
-        if !self.leads_here(&path) {
-            let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP;
-            let made = free_name(&path).and_then(|()| {
-                let made = mknodat(CWD, &path, FileType::BlockDevice, mode, self.dev.for_node());
-                made.map_err(|e| Error::system(path.display(), &e.into()))
-            });
-            // udev may have made a link in the meantime.
-            if made.is_err() && !self.leads_here(&path) {
-                return made;
+        let is_made = self.make_node(name).inspect_err(|_| self.drop_prepared())?;
+        if before.is_some()
+            && let Err(e) = self.keep_prepared()
+        {
+            self.drop_prepared();
+            if is_made {
+                self.take_off(name);
             }
+            return Err(failed(e));
         }
         self.links().make(name, uuid);
         if let Some(Names { name: old, uuid: old_uuid }) = before {
@@ -289,15 +290,45 @@ impl LoopNode {
         move |e| Error::system(&place, &e)
     }
 
-    /// Keeps the names for another server: the old ones or these, also on a full file system.
-    fn write_names(&self, name: &str, uuid: &str) -> io::Result<()> {
-        let write = |file: &str, text: String| {
-            let (new, path) = (self.folder.join(format!("{file}.new")), self.folder.join(file));
-            let written = fs::write(&new, text).and_then(|()| fs::rename(&new, path));
-            written.inspect_err(|_| drop(fs::remove_file(&new)))
-        };
-        write(UDEV, properties(name, uuid))?;
-        write(NAMES, format!("{name}\0{uuid}"))
+    /// Writes the names for another server, beside the old ones: they take the old ones' place
+    /// without further room.
+    fn prepare_names(&self, name: &str, uuid: &str) -> io::Result<()> {
+        let written = fs::write(self.prepared(UDEV), properties(name, uuid))
+            .and_then(|()| fs::write(self.prepared(NAMES), format!("{name}\0{uuid}")));
+        written.inspect_err(|_| self.drop_prepared())
+    }
+
+    /// Keeps the prepared names in place of the old ones.
+    fn keep_prepared(&self) -> io::Result<()> {
+        [UDEV, NAMES].iter().try_for_each(|file| fs::rename(self.prepared(file), self.folder.join(file)))
+    }
+
+    fn drop_prepared(&self) {
+        for file in [UDEV, NAMES] {
+            let _ = fs::remove_file(self.prepared(file));
+        }
+    }
+
+    fn prepared(&self, file: &str) -> PathBuf {
+        self.folder.join(format!("{file}.new"))
+    }
+
+    /// Makes the node of this name. Returns false when one leads here already.
+    fn make_node(&self, name: &str) -> Result<bool> {
+        let path = self.mapper.join(name);
+        if self.leads_here(&path) {
+            return Ok(false);
+        }
+        let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP;
+        let made = free_name(&path).and_then(|()| {
+            let made = mknodat(CWD, &path, FileType::BlockDevice, mode, self.dev.for_node());
+            made.map_err(|e| Error::system(path.display(), &e.into()))
+        });
+        match made {
+            // udev may have made a link in the meantime.
+            Err(_) if self.leads_here(&path) => Ok(false),
+            made => made.map(|()| true),
+        }
     }
 
     /// Has udev read the names anew. A machine without udev needs no word.

@@ -286,10 +286,7 @@ impl Mapper {
         if snapshot.live.is_some()
             && let Err(e) = now.device.node().name(now.names(), Some(old.names()))
         {
-            if !is_uuid {
-                let by_number = Called { name: "", uuid: "", dev: Some(now.device.number()) };
-                self.0.registry.rename(by_number, &old.name, false)?;
-            }
+            self.0.registry.put_back(&old);
             return Err(e);
         }
         if snapshot.live.is_some() {

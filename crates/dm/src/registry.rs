@@ -103,6 +103,13 @@ impl Registry {
         Ok((old, entry.clone()))
     }
 
+    /// Gives a device the names back that it had before it was renamed.
+    pub(crate) fn put_back(&self, old: &Entry) {
+        if let Some(entry) = self.lock().get_mut(&old.device.number()) {
+            (entry.name, entry.uuid) = (old.name.clone(), old.uuid.clone());
+        }
+    }
+
     /// Removes a device from the registry.
     pub(crate) fn remove(&self, number: DeviceNumber) {
         self.lock().remove(&number);

@@ -35,7 +35,29 @@ impl LoopNodes {
     pub fn left(&self) -> Vec<LeftNode> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        numbers.filter_map(|number| self.left_at(number)).collect()
+        self.with_own_names(numbers.filter_map(|number| self.left_at(number)).collect())
+    }
+
+    /// Leaves a name that several devices claim to the device that the name's node leads to. Each
+    /// other device gets the name of its own node; a device without a node stays as it is.
+    fn with_own_names(&self, mut left: Vec<LeftNode>) -> Vec<LeftNode> {
+        let names: Vec<_> = left.iter().filter(|of| of.is_whole()).map(|of| of.name.clone()).collect();
+        let claims = |name: &str| names.iter().filter(|claimed| *claimed == name).count();
+        for left in left.iter_mut().filter(|left| left.is_whole() && claims(&left.name) > 1) {
+            if left.node.leads_here(&self.mapper.join(&left.name)) {
+                continue;
+            }
+            let own = left.node.nodes().filter_map(|node| node.file_name()?.to_str().map(str::to_owned));
+            let own = { own }.find(|own| claims(own) == 0).unwrap_or_default();
+            log::warn!("{}: another device has that name; this one is {own:?}", left.name);
+            left.name = own;
+        }
+        let (named, unnamed) = left.into_iter().partition(|left| !left.is_whole() || !left.name.is_empty());
+        for left in Vec::<LeftNode>::into_iter(unnamed) {
+            log::error!("{}: a device without a name of its own is left as it is", left.file().display());
+            left.leave();
+        }
+        named
     }
 
     fn left_at(&self, number: u32) -> Option<LeftNode> {
@@ -99,10 +121,15 @@ impl LeftNode {
     /// Shows the device under its names, and under no other name: the server may have been killed
     /// during a rename.
     pub(crate) fn show(&self) {
-        if let Err(e) = self.node.name(Names { name: &self.name, uuid: &self.uuid }, None) {
-            log::error!("{}: {e}", self.name);
+        let names = Names { name: &self.name, uuid: &self.uuid };
+        if let Err(e) = self.node.remember(names) {
+            log::warn!("{}: {e}", self.name);
         }
-        self.node.take_off_others(&self.name, &self.uuid);
+        match self.node.name(names, None) {
+            Ok(()) => self.node.take_off_others(&self.name, &self.uuid),
+            // Its only node may have another name.
+            Err(e) => log::error!("{}: {e}", self.name),
+        }
     }
 }
 
@@ -116,14 +143,17 @@ impl LoopNode {
     /// Removes nodes of the device, and links to it, under other names.
     fn take_off_others(&self, name: &str, uuid: &str) {
         self.links().remove_others(name, uuid);
-        let nodes = fs::read_dir(&self.mapper).into_iter().flatten().flatten();
-        for path in nodes.filter(|node| node.file_name() != name).map(|node| node.path()) {
-            if self.is_node(&path)
-                && let Err(e) = fs::remove_file(&path)
-            {
+        for path in self.nodes().filter(|node| node.file_name() != Some(name.as_ref())) {
+            if let Err(e) = fs::remove_file(&path) {
                 log::warn!("{}: cannot be removed: {e}", path.display());
             }
         }
+    }
+
+    /// Returns the nodes of the device in /dev/mapper.
+    fn nodes(&self) -> impl Iterator<Item = PathBuf> {
+        let all = fs::read_dir(&self.mapper).into_iter().flatten().flatten().map(|node| node.path());
+        all.filter(|path| self.is_node(path))
     }
 
     /// Returns true for a node of the device, but not for a link.

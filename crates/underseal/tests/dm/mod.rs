@@ -14,6 +14,7 @@
 //!   faults.rs      hostile callers, processes that are killed
 //!   hangs.rs       lower devices and servers that do not answer
 //!   killed.rs      back ends that are killed while something is half done
+//!   unwritable.rs  a folder of devices that has no room
 //! ```
 
 mod authenticated;
@@ -29,3 +30,4 @@ mod lvm;
 pub(crate) mod mapper;
 mod supervise;
 mod targets;
+mod unwritable;
