@@ -1,9 +1,12 @@
 //! A folder of devices that has no room, as on a full /run. Here folders stand where files are to be
 //! made.
 
+use std::fs;
+
 use rustix::process::{Signal, kill_process};
 
 use crate::dm::mapper::Mapper;
+use crate::support::tools::{PATIENCE, wait_until};
 
 fn kill_back_end(mapper: &Mapper) {
     kill_process(mapper.back_end().expect("a back end"), Signal::KILL).unwrap();
@@ -62,4 +65,27 @@ for of in a b; do blockdev --getsz /dev/mapper/$N-$of; done",
         assert_eq!(out, "0 8 zero \n0 16 zero \n8\n16\n", "{}", mapper.log());
     }
     mapper.script("dmsetup remove $N-a; dmsetup remove $N-b");
+}
+
+#[test]
+fn a_table_server_that_cannot_listen_at_first_is_adopted_once_it_can() {
+    let Some(mapper) = Mapper::new() else { return };
+    let number = mapper.script(
+        "
+dmsetup create $N-a --table '0 8 zero'
+stat --dereference --format %Lr /dev/mapper/$N-a",
+    );
+    let socket = mapper.folder().join(number.trim()).join("server");
+    fs::create_dir(&socket).unwrap();
+    kill_back_end(&mapper);
+    let has_failed = || mapper.log().contains("no other back end can have the table");
+    wait_until("it cannot listen", PATIENCE, has_failed);
+    fs::remove_dir(&socket).unwrap();
+    mapper.script(
+        "
+tries=100
+until dmsetup info $N-a > info 2> /dev/null; do sleep 0.1; tries=$((tries - 1)); test $tries -gt 0; done
+test $(blockdev --getsz /dev/mapper/$N-a) = 8
+dmsetup remove $N-a",
+    );
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -55,15 +56,27 @@ impl Server {
 
 /// Waits at a socket for a back end, until `is_over` returns true.
 fn wait_at(socket: &Path, each: Duration, is_over: impl Fn() -> bool) -> Option<UnixStream> {
-    let next = match listen(socket) {
-        Ok(listener) => wait(&listener, each, is_over),
-        Err(e) => {
-            log::error!("{}: no other back end can have the table: {e}", socket.display());
-            None
-        }
-    };
+    let next = listen_once_possible(socket, each, &is_over).and_then(|on| wait(&on, each, &is_over));
     let _ = fs::remove_file(socket);
     next
+}
+
+/// Listens at a socket as soon as its file system has room for that. Returns `None` when `is_over`
+/// returns true before.
+fn listen_once_possible(socket: &Path, each: Duration, is_over: impl Fn() -> bool) -> Option<UnixListener> {
+    let mut is_logged = false;
+    while !is_over() {
+        match listen(socket) {
+            Ok(listener) => return Some(listener),
+            Err(e) if !is_logged => {
+                log::error!("{}: no other back end can have the table for now: {e}", socket.display());
+                is_logged = true;
+            }
+            Err(_) => {}
+        }
+        thread::sleep(each);
+    }
+    None
 }
 
 fn listen(socket: &Path) -> std::io::Result<UnixListener> {
