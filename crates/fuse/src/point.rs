@@ -56,8 +56,8 @@ impl Point {
     /// Opens the point by its path without links. A link of another user is not followed.
     ///
     /// # Errors
-    /// A [`ForeignLink`](underseal_sandbox::ForeignLink); `EAGAIN` when names on the way change meanwhile; `EINVAL` for the root folder; errors of the
-    /// system.
+    /// A [`ForeignLink`](underseal_sandbox::ForeignLink); `EAGAIN` when names on the way change
+    /// meanwhile; `EINVAL` for the root folder; errors of the system.
     pub fn open(path: &Path) -> io::Result<Self> {
         let path = canonical(path)?;
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {

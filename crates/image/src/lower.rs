@@ -192,7 +192,7 @@ impl Lower {
 
     /// Whether both are the same file or block device.
     pub(crate) fn is_same_file(&self, other: &Self) -> bool {
-        let about = |lower: &Self| match &*lower.0 {
+        let about = |lower: &Self| match &*lower.kind {
             Kind::File { file, .. } | Kind::Header(file) => file.metadata().ok(),
             _ => None,
         };

@@ -4,9 +4,13 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
+use rustix::process::Signal;
+
+use crate::fuse::mounted::Mounted;
 use crate::support::mounts::{cannot_mount, client, skip};
-use crate::support::volume::{CHEAP_PBKDF2, underseal};
+use crate::support::volume::{CHEAP_PBKDF2, Volume, underseal};
 use crate::support::{Scratch, output, run, tool};
 
 /// A loop device over a file.
@@ -100,4 +104,27 @@ fn a_file_below_a_loop_device_is_not_encrypted_in_place() {
     drop(device);
     let done = encrypt();
     assert!(done.status.success(), "{done:?}");
+}
+
+#[test]
+fn a_loop_device_over_a_file_without_an_answer_does_not_stop_a_reencryption() {
+    if let Some(reason) = cannot_mount() {
+        return skip("a_loop_device_over_a_file_without_an_answer", reason);
+    }
+    let scratch = Scratch::new();
+    let volume = Volume::luks2(&scratch, "17M");
+    let other = Volume::at(&scratch, "other").format("17M", &[]);
+    let mounted = Mounted::start(&scratch, &volume, &[]);
+    let device = Loop::over(mounted.path());
+    mounted.signal(Signal::STOP);
+    let mut begin = tool("timeout");
+    begin.args(["--kill-after=5", "20", env!("CARGO_BIN_EXE_underseal"), "reencrypt", "-q", "--init-only"]);
+    begin.arg(&other.image).arg("--passphrase-file").arg(&other.passphrase);
+    // A process that waits for the server would keep a pipe open, even after SIGKILL.
+    let log = scratch.path("begin.log");
+    let begun = begin.stdout(Stdio::null()).stderr(File::create(&log).unwrap()).status().unwrap();
+    mounted.signal(Signal::CONT);
+    drop(device);
+    assert!(begun.success(), "{begun}: {}", std::fs::read_to_string(&log).unwrap());
+    mounted.stop();
 }
