@@ -15,8 +15,8 @@
 //! **Order.** Data comes first and the size after it, so an interrupted write leaves the file's
 //! length unchanged. A new file's header is written when the file is created; a lower file without
 //! a header (it is empty, or all zeros) is an empty file, which gets its header with its first
-//! byte. Extents are whole pages of the lower file: each is the old or the new extent, after a failed
-//! write, too.
+//! byte. Extents are whole pages of the lower file: each is the old or the new extent, after a
+//! failed write, too.
 
 pub(crate) mod blank;
 mod crypto;

@@ -104,9 +104,9 @@ impl Header {
     ///
     /// # Errors
     /// `BadOption` for options that do not fit, and when the image holds a header (of LUKS,
-    /// BitLocker or CoreStorage), a file system or a partition table, unless forced; when the header's
-    /// file is the image itself; `TooSmall`; `Busy` when another program uses the image; `Io`,
-    /// `Memory`.
+    /// BitLocker or CoreStorage), a file system or a partition table, unless forced; when the
+    /// header's file is the image itself; `TooSmall`; `Busy` when another program uses the image;
+    /// `Io`, `Memory`.
     pub fn format(path: impl AsRef<Path>, passphrase: &[u8], options: &FormatOptions) -> Result<Self> {
         let path = path.as_ref();
         let format = || -> Result<Option<Lower>> {

@@ -63,7 +63,7 @@ impl Error for ForeignLink {}
 /// `PermissionDenied` with a [`ForeignLink`]; `ELOOP` when the last name became a link meanwhile;
 /// errors of the system.
 pub fn canonical(path: &Path) -> io::Result<PathBuf> {
-    let place = Place::of(path)?;
+    let place = LastName::of(path)?;
     let flags = if place.is_of_kernel { OFlags::PATH | OFlags::CLOEXEC } else { PIN };
     let fd = openat(&place.folder, &*place.name, flags, Mode::empty())?;
     if is_link(&about(&fd)?) {
@@ -77,7 +77,7 @@ pub fn canonical(path: &Path) -> io::Result<PathBuf> {
 /// # Errors
 /// The kinds of [`canonical`].
 pub fn append(path: &Path) -> io::Result<File> {
-    let place = Place::of(path)?;
+    let place = LastName::of(path)?;
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
     let flags = if place.is_of_kernel { flags } else { flags | OFlags::NOFOLLOW };
     Ok(openat(&place.folder, &*place.name, flags, Mode::RUSR | Mode::WUSR)?.into())
@@ -85,14 +85,14 @@ pub fn append(path: &Path) -> io::Result<File> {
 
 /// The last name of a path, which need not exist, in an open folder. The name was no link when it
 /// was inspected.
-pub(crate) struct Place {
+pub(crate) struct LastName {
     pub(crate) folder: OwnedFd,
     pub(crate) name: OsString,
     /// The name is a link in /proc, which leads to an open file and has no path to look up.
     is_of_kernel: bool,
 }
 
-impl Place {
+impl LastName {
     pub(crate) fn of(path: &Path) -> io::Result<Self> {
         let start = if path.is_absolute() { "/" } else { "." };
         let mut folder = openat(CWD, start, FOLDER, Mode::empty())?;

@@ -127,7 +127,7 @@ impl LeftNode {
         }
         match self.node.name(names, None) {
             Ok(()) => self.node.take_off_others(&self.name, &self.uuid),
-            // Its only node may have another name.
+            // The device's only node may have another name.
             Err(e) => log::error!("{}: {e}", self.name),
         }
     }

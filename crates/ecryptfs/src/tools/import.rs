@@ -36,8 +36,8 @@ pub struct ImportOptions {
 /// Encrypts a plain folder into a lower folder, which must not exist or must be empty.
 ///
 /// # Errors
-/// `BadOption` when the lower folder is not empty, or is in the plain folder; `Busy`; `Io`, also when the output cannot be
-/// made durable. Failures in the tree are reported to the watch.
+/// `BadOption` when the lower folder is not empty, or is in the plain folder; `Busy`; `Io`, also
+/// when the output cannot be made durable. Failures in the tree are reported to the watch.
 pub fn import(
     plain: &Path,
     lower: &Path,

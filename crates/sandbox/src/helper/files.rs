@@ -24,7 +24,7 @@ use rustix::net::{
 };
 
 use super::{HELPER, Helper};
-use crate::links::{self, Place};
+use crate::links::{self, LastName};
 
 /// The socket of syslog.
 const SYSLOG: &str = "/dev/log";
@@ -138,7 +138,8 @@ pub fn remove(path: &Path) -> io::Result<()> {
 /// not followed.
 ///
 /// # Errors
-/// `EPERM` when the helper has no log file on its list; the kinds of [`canonical`](crate::canonical).
+/// `EPERM` when the helper has no log file on its list; the kinds of
+/// [`canonical`](crate::canonical).
 pub fn open_log(path: &Path) -> io::Result<File> {
     match HELPER.get() {
         None => links::append(path),
@@ -258,7 +259,7 @@ impl Entry {
 
     /// Returns the entry of a log file: links to it are followed now, and never again.
     fn of_log(path: &Path) -> io::Result<Self> {
-        let Place { folder, name, .. } = Place::of(path)?;
+        let LastName { folder, name, .. } = LastName::of(path)?;
         Ok(Self::at(path, folder, name)?.0)
     }
 

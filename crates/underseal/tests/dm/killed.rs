@@ -136,7 +136,11 @@ fn kill_before_the_mount_is_taken(mapper: &Mapper, call: &str, next: bool) {
     kill(back_end);
     assert!(!asks.wait().unwrap().success(), "the back end had answered");
     if next {
-        mapper.script("dmsetup info $N-v > info");
+        // The device is listed once its server answers, which is late.
+        mapper.script(
+            "tries=100
+until dmsetup info $N-v > info 2>&1; do sleep 0.1; tries=$((tries - 1)); test $tries -gt 0; done",
+        );
     }
     late.wait_for_its_end();
 }

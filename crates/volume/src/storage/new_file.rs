@@ -28,8 +28,8 @@ pub fn new_file(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Removes a new file after a failure, unless its name leads to another file by now: another user of
-/// the folder may have put one there.
+/// Removes a new file after a failure, unless its name leads to another file by now: another user
+/// of the folder may have put one there.
 pub fn remove_new_file(path: &Path, file: &File) {
     let id = |of: fs::Metadata| (of.dev(), of.ino());
     let (named, new) = (fs::symlink_metadata(path).map(id), file.metadata().map(id));

@@ -145,9 +145,11 @@ fn a_loop_device_that_another_file_has_by_then_is_left_alone() {
     if unable("in_use::a_loop_device_that_another_file_has_by_then_is_left_alone") {
         return;
     }
-    // The user ejects the volume at this moment, and another file gets the loop device.
+    // The user ejects the volume at this moment, and another file gets the loop device: once it is
+    // free again, where another test's file is faster.
     let ejected = "unmount) if [ ! -e \"$STAND_IN/once\" ]; then : > \"$STAND_IN/once\"
-umount \"$4\" && losetup --detach \"$4\" && losetup \"$4\" \"$STAND_IN/other.img\"
+umount \"$4\" && losetup --detach \"$4\"
+tries=100; until losetup \"$4\" \"$STAND_IN/other.img\" || [ $((tries -= 1)) = 0 ]; do sleep 0.1; done
 mount \"$4\" \"$STAND_IN/other\"; exit 1; fi; umount ${5:+--lazy} \"$4\" ;;
 never) ";
     let desktop = Desktop::new(&HONEST.replace("unmount) ", ejected));
