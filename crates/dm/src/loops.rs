@@ -313,22 +313,32 @@ impl LoopNode {
         self.folder.join(format!("{file}.new"))
     }
 
-    /// Makes the node of this name. Returns false when one leads here already.
+    /// Makes the node of this name. Returns false when it is there already.
     fn make_node(&self, name: &str) -> Result<bool> {
         let path = self.mapper.join(name);
-        if self.leads_here(&path) {
+        if self.is_node(&path) {
             return Ok(false);
         }
-        let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP;
-        let made = free_name(&path).and_then(|()| {
-            let made = mknodat(CWD, &path, FileType::BlockDevice, mode, self.dev.for_node());
+        let make = |path: &Path| {
+            let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP;
+            let made = mknodat(CWD, path, FileType::BlockDevice, mode, self.dev.for_node());
             made.map_err(|e| Error::system(path.display(), &e.into()))
-        });
-        match made {
-            // udev may have made a link in the meantime.
-            Err(_) if self.leads_here(&path) => Ok(false),
-            made => made.map(|()| true),
+        };
+        let made = free_name(&path).and_then(|()| make(&path));
+        if made.is_err() && self.leads_here(&path) {
+            // A link of udev's, which was faster: mounts would be shown as those of the loop device.
+            // udev leaves a node alone.
+            let new = self.mapper.join(format!(".{name}.new"));
+            make(&new)?;
+            return match fs::rename(&new, &path) {
+                Ok(()) => Ok(true),
+                Err(e) => {
+                    let _ = fs::remove_file(&new);
+                    Err(Error::system(path.display(), &e))
+                }
+            };
         }
+        made.map(|()| true)
     }
 
     /// Has udev read the names anew. A machine without udev needs no word.

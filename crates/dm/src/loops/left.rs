@@ -157,7 +157,7 @@ impl LoopNode {
     }
 
     /// Returns true for a node of the device, but not for a link.
-    fn is_node(&self, path: &Path) -> bool {
+    pub(super) fn is_node(&self, path: &Path) -> bool {
         fs::symlink_metadata(path).is_ok_and(|of| !of.is_symlink()) && self.leads_here(path)
     }
 }

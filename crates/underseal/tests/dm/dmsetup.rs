@@ -143,3 +143,21 @@ dmsetup remove $N-a",
     );
     assert_eq!(out, "1 dm-\n");
 }
+
+/// udev's rule makes a link as soon as the device is bound.
+#[test]
+fn a_name_is_a_node_also_where_udev_has_made_a_link() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper.script(
+        "
+dmsetup create $N-x --notable
+minor=$(dmsetup info -c --noheadings -o minor $N-x)
+ln -s ../loop$minor /dev/mapper/$N-x
+dmsetup load $N-x --table '0 2048 zero'
+dmsetup resume $N-x
+test -b /dev/mapper/$N-x -a ! -L /dev/mapper/$N-x
+test $(ls -A /dev/mapper | grep -c $N) = 1
+dmsetup remove $N-x
+test ! -e /dev/mapper/$N-x",
+    );
+}
