@@ -319,26 +319,24 @@ impl LoopNode {
         if self.is_node(&path) {
             return Ok(false);
         }
-        let make = |path: &Path| {
+        let make = || {
+            free_name(&path)?;
             let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP;
-            let made = mknodat(CWD, path, FileType::BlockDevice, mode, self.dev.for_node());
+            let made = mknodat(CWD, &path, FileType::BlockDevice, mode, self.dev.for_node());
             made.map_err(|e| Error::system(path.display(), &e.into()))
         };
-        let made = free_name(&path).and_then(|()| make(&path));
+        let mut made = make();
         if made.is_err() && self.leads_here(&path) {
             // A link of udev's, which was faster: mounts would be shown as those of the loop device.
             // udev leaves a node alone.
-            let new = self.mapper.join(format!(".{name}.new"));
-            make(&new)?;
-            return match fs::rename(&new, &path) {
-                Ok(()) => Ok(true),
-                Err(e) => {
-                    let _ = fs::remove_file(&new);
-                    Err(Error::system(path.display(), &e))
-                }
-            };
+            fs::remove_file(&path).map_err(|e| Error::system(path.display(), &e))?;
+            made = make();
         }
-        made.map(|()| true)
+        match made {
+            // udev has made its link once more.
+            Err(_) if self.leads_here(&path) => Ok(false),
+            made => made.map(|()| true),
+        }
     }
 
     /// Has udev read the names anew. A machine without udev needs no word.
