@@ -57,7 +57,7 @@ pub use rekey::{KeyChange, rekey};
 pub use rename::rename;
 pub use sink::{FolderSink, Sink, TarSink};
 pub use survey::Survey;
-pub use tree::is_within;
+pub use tree::check_outside;
 pub use walk::EntryKind;
 
 /// Receives progress and failures.

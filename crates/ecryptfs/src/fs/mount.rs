@@ -104,7 +104,7 @@ impl Mount {
         let (tree, root) = tree(&lower, config).map_err(|e| failed("open", &lower, e))?;
         // On this descriptor, so that no other folder can be reached.
         let claim = RootLock::on(&tree, &lower, if read_only { LockMode::Shared } else { LockMode::Alone })?;
-        let shared = Arc::new(tree.try_clone().map_err(|e| failed("open", &lower, e))?);
+        let opened = Arc::new(tree.try_clone().map_err(|e| failed("open", &lower, e))?);
         let fs = Fs::new(tree, &lower, sealing, config).map_err(|e| failed("open", &lower, e.into()))?;
         let fs = Arc::new(fs);
 
@@ -192,8 +192,7 @@ impl Mount {
         log::info!("{} is mounted on {}; requests come {how}", lower.display(), at.display());
         let is_over_io_uring = transport.is_ok();
         let unmounter = Unmounter::of(&point);
-        let tree = shared;
-        Ok(Self { session, unmounter, tree, root, threads, later, is_over_io_uring, _claim: claim })
+        Ok(Self { session, unmounter, tree: opened, root, threads, later, is_over_io_uring, _claim: claim })
     }
 
     /// Returns true when requests come through io_uring.

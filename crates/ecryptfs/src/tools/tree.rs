@@ -51,12 +51,12 @@ const DEEPEST: usize = 1000;
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 const PIN: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Returns true when a destination, which need not exist yet, is the folder that is read, or in it.
+/// Refuses a destination, which need not exist yet, that is the folder that is read, or in it.
 ///
 /// # Errors
-/// `Io` when the folder cannot be opened.
-pub fn is_within(destination: &Path, source: &Path) -> Result<bool> {
-    TreeFolder::open(source)?.contains(destination)
+/// `BadOption`; `Io` when the folder cannot be opened.
+pub fn check_outside(destination: &Path, source: &Path) -> Result<()> {
+    if TreeFolder::open(source)?.contains(destination)? { Err(within_itself(destination)) } else { Ok(()) }
 }
 
 /// Returns the error of a destination that a tool would read.

@@ -6,8 +6,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use underseal_ecryptfs::tools::{
-    ExportOptions, FolderSink, ImportOptions, Sink, Summary, TarSink, export as to_sink, import as to_lower,
-    import_tar, is_within,
+    ExportOptions, FolderSink, ImportOptions, Sink, Summary, TarSink, check_outside, export as to_sink,
+    import as to_lower, import_tar,
 };
 use underseal_ecryptfs::{Cipher, HeaderLocation};
 
@@ -106,11 +106,8 @@ pub(super) fn import(args: &TreeImportArgs, quiet: bool) -> Result<()> {
 
 /// Refuses a destination whose contents the tool would read.
 fn must_be_outside(destination: &Path, source: &Path) -> Result<()> {
-    if !is_within(destination, source)? {
-        return Ok(());
-    }
-    Err(Error::usage(format!("{}: it is in the folder that is read, or that folder", destination.display()))
-        .with_remedy(format!("a destination outside of {}", source.display())))
+    let remedy = format!("a destination outside of {}", source.display());
+    check_outside(destination, source).map_err(|e| Error::from(e).with_remedy(remedy))
 }
 
 fn must_be_folder(path: &Path) -> Result<()> {
