@@ -1,11 +1,10 @@
 //! New headers.
 
 use std::fs::File;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use underseal_cipher::{Key, SectorSize};
-use underseal_volume::{ImageContents, Pbkdf, ReadAt, Version, remove_new_file};
+use underseal_volume::{ImageContents, Pbkdf, ReadAt, Version, create_private, remove_new_file};
 
 use crate::header::{argon2id, pbkdf2};
 use crate::lower::Lower;
@@ -164,7 +163,7 @@ fn made(path: &Path, force: bool) -> Result<(Lower, Option<NewFile<'_>>)> {
         let what = format!("{}: cannot make the header's file", path.display());
         Error::new(ErrorKind::Io, what).with_source(e)
     };
-    match File::options().read(true).write(true).create_new(true).mode(0o600).open(path) {
+    match create_private(path) {
         Ok(file) => {
             let new = NewFile { path, file: Some(file.try_clone().map_err(failed)?) };
             Ok((Lower::of_header(file), Some(new)))

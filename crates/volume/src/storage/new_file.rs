@@ -7,14 +7,21 @@ use std::path::Path;
 
 use crate::{Error, ErrorKind, Result};
 
+/// Makes a file, for its owner only, and opens it for reading and writing.
+///
+/// # Errors
+/// `AlreadyExists`, also for a link; the system's errors.
+pub fn create_private(path: &Path) -> io::Result<File> {
+    File::options().read(true).write(true).create_new(true).mode(0o600).open(path)
+}
+
 /// Makes a file, for its owner only, which is on stable storage under its name when this returns: a
 /// header or a state that goes to a file is not lost with the file's name.
 ///
 /// # Errors
 /// `BadOption` when the name is taken; `Io`.
 pub fn new_file(path: &Path) -> Result<File> {
-    let made = File::options().read(true).write(true).create_new(true).mode(0o600).open(path);
-    let file = made.map_err(|e| match e.kind() {
+    let file = create_private(path).map_err(|e| match e.kind() {
         io::ErrorKind::AlreadyExists => {
             Error::new(ErrorKind::BadOption, format!("{}: is there already", path.display()))
         }

@@ -1,14 +1,13 @@
 //! The destination of a header: an existing file, a new one that is removed again unless it is
 //! kept, or a remote image.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use underseal_device::{Device, FileDevice, OpenOptions};
-use underseal_volume::{Header, ImageContents, NewHeader, Target, remove_new_file};
+use underseal_volume::{Header, ImageContents, NewHeader, Target, create_private, remove_new_file};
 
 use crate::error::{Error, Result};
 use crate::loop_file;
@@ -95,8 +94,7 @@ impl Destination {
     pub(super) fn settle(&mut self) -> Result<()> {
         if let Medium::Absent = self.place {
             // The mode permits access for the owner only: the file is about to hold secrets.
-            let how = File::options().read(true).write(true).create_new(true).mode(0o600).open(&self.path);
-            let file = how.map_err(|e| Error::io(&self.path, "cannot create", e))?;
+            let file = create_private(&self.path).map_err(|e| Error::io(&self.path, "cannot create", e))?;
             // Its name is not opened again: another user of the folder may put a link there.
             let device =
                 file.try_clone().map_err(|e| Error::io(&self.path, "cannot open", e)).and_then(|file| {

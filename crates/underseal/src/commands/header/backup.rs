@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use underseal_device::{ErrorKind as DeviceErrorKind, lock_image};
-use underseal_volume::{Backup, Error as VolumeError, ErrorKind, Found, RestoreOptions, remove_new_file};
+use underseal_volume::{
+    Backup, Error as VolumeError, ErrorKind, Found, RestoreOptions, create_private, remove_new_file,
+};
 
 use super::super::tcrypt;
 use super::{agreed, say, to_change};
@@ -54,8 +56,8 @@ pub(super) fn restore(args: &HeaderRestoreArgs, quiet: bool) -> Result<()> {
     let backup = File::open(&args.backup).map_err(|e| Error::io(&args.backup, "cannot open", e))?;
     let backup = Backup::read(&backup).map_err(|e| e.in_file(&args.backup))?;
     let is_new = args.of.header.is_some() && !path.exists();
-    let make = || File::options().read(true).write(true).create_new(true).mode(0o600).open(path);
-    let new = is_new.then(make).transpose().map_err(|e| Error::io(path, "cannot create", e))?;
+    let new =
+        is_new.then(|| create_private(path)).transpose().map_err(|e| Error::io(path, "cannot create", e))?;
     let what = put_back(args, &backup, new.as_ref()).inspect_err(|_| {
         if let Some(new) = &new {
             remove_new_file(path, new);

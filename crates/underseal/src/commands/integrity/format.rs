@@ -1,14 +1,13 @@
 //! `underseal integrity format`.
 
 use std::fs::File;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use underseal_integrity::{Disk, Flags};
 use underseal_integrity::{
     NewSuperblock, OpenSettings, Superblock, TagMaker, VolumeGeometry, Wipe, WriteMode, format, wipe,
 };
-use underseal_volume::remove_new_file;
+use underseal_volume::{create_private, remove_new_file};
 
 use super::options;
 use super::place::Volume;
@@ -101,8 +100,7 @@ fn make(path: &Path, size: u64) -> Result<Made<'_>> {
         return Err(Error::usage(format!("{}: its size is settled there", path.display()))
             .with_remedy("without --size"));
     }
-    let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(path);
-    let file = file.map_err(|e| match e.kind() {
+    let file = create_private(path).map_err(|e| match e.kind() {
         std::io::ErrorKind::AlreadyExists => Error::usage(format!("{}: is there already", path.display()))
             .with_remedy("without --size, or another image"),
         _ => Error::io(path, "cannot create", e),
