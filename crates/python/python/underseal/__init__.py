@@ -114,7 +114,8 @@ def open(
     """Opens an encrypted image and returns its plaintext as a :class:`Volume`.
 
     ``image`` is a path, an ``nbd:`` or ``rbd:`` address, or a file object with ``read``, ``seek`` and ``tell`` (a split image,
-    an E01 container, an HTTP range reader). One of ``passphrase``, ``key`` (the volume key) and ``keyfile`` opens it.
+    an E01 container, an HTTP range reader). The file of one of Python's own file objects is opened a second time, so that closing
+    the object changes nothing for the volume. One of ``passphrase``, ``key`` (the volume key) and ``keyfile`` opens it.
 
     LUKS, BitLocker and FileVault 2 are told by their headers. ``type`` names another one: ``"tcrypt"`` (TrueCrypt and VeraCrypt),
     ``"plain"``, ``"loopaes"``; or requires ``"luks"``, ``"bitlk"``, ``"fvault2"``. ``partition`` is the number of the partition
@@ -285,7 +286,8 @@ class Volume(io.RawIOBase):
     def flush(self):
         """Returns when everything that was written is on stable storage.
 
-        On a file object that means its ``flush``, and ``os.fsync`` of its ``fileno`` where it has one.
+        On an object of another class than Python's own files that means its ``flush``, and ``os.fsync`` of its ``fileno`` where it
+        has one.
         """
         if not self.closed:
             self._image.flush()
