@@ -357,8 +357,8 @@ fn prepare<'d>(
             Error::usage(what).with_remedy("`underseal close` it, and open it again with --reencrypt")
         );
     }
-    // The layouts differ after a step that is recorded, and that clients do not see yet: `carry_out`
-    // shows it to them first.
+    // The layouts differ after a step that is recorded, and that clients do not see yet:
+    // `carry_out` shows it to them first.
     let is_behind = users.miss_some();
     let served = mapping.volume().filter(|_| !is_behind);
     let planned = plan.volume(progress)?;
