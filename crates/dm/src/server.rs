@@ -55,9 +55,30 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Callers(Arc<AtomicUsize>);
 
 impl Callers {
+    /// The count while no caller is let in.
+    const CLOSED: usize = usize::MAX;
+
     /// Returns the number of callers.
     pub fn count(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Lets no caller in any more, and returns true when none is connected. A connection that comes
+    /// later ends before a byte of it is read.
+    pub fn close(&self) -> bool {
+        self.0.compare_exchange(0, Self::CLOSED, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Lets callers in again after [`Callers::close`].
+    pub fn reopen(&self) {
+        let _ = self.0.compare_exchange(Self::CLOSED, 0, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Counts one more caller. Returns `None` for the caller after `most`, and while closed.
+    fn enter(&self, most: usize) -> Option<Client> {
+        let one_more = |count| (count < most).then(|| count + 1);
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).ok()?;
+        Some(Client(self.0.clone()))
     }
 }
 
@@ -68,7 +89,6 @@ impl Callers {
 pub fn serve(listener: &UnixListener, mapper: &Mapper, callers: &Callers) -> io::Result<()> {
     // Accepted sockets inherit it from the listener, before their callers' bytes can arrive.
     set_socket_passcred(listener, true)?;
-    let clients = &callers.0;
     let most = most_clients();
     let mut is_short = false;
     loop {
@@ -89,11 +109,12 @@ pub fn serve(listener: &UnixListener, mapper: &Mapper, callers: &Callers) -> io:
         if !is_allowed(&socket) {
             continue;
         }
-        if clients.load(Ordering::Relaxed) >= most {
-            log::warn!("there are already {most} callers");
+        let Some(one) = callers.enter(most) else {
+            if callers.count() != Callers::CLOSED {
+                log::warn!("there are already {most} callers");
+            }
             continue;
-        }
-        let one = Client::new(clients);
+        };
         let mapper = mapper.clone();
         let began = thread::Builder::new().name("ioctl".into()).spawn(move || {
             if let Err(e) = talk(&socket, &mapper) {
@@ -121,16 +142,9 @@ fn is_shortage(e: &io::Error) -> bool {
 /// A connection, as long as it is served.
 struct Client(Arc<AtomicUsize>);
 
-impl Client {
-    fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count.clone())
-    }
-}
-
 impl Drop for Client {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -239,4 +253,24 @@ fn is_connected(socket: &UnixStream) -> bool {
     let mut polled = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::empty())];
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut polled, Some(&now)).is_ok() && !polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_caller_is_let_in_once_a_server_without_callers_is_closed() {
+        let callers = Callers::default();
+        let one = callers.enter(2).unwrap();
+        assert!(!callers.close());
+        let two = callers.enter(2).unwrap();
+        assert!(callers.enter(2).is_none());
+        drop((one, two));
+        assert!(callers.close());
+        assert!(callers.enter(2).is_none());
+        callers.reopen();
+        assert!(callers.enter(2).is_some());
+        assert_eq!(callers.count(), 0);
+    }
 }

@@ -138,11 +138,21 @@ pub(crate) fn serve(folder: &Path, stay: bool) -> Result<()> {
     }
     stay_in_memory();
     child.detach_saying(READY)?;
-    let needed = || {
-        apart.trim();
-        stay || mapper.count() + callers.count() + adoption.waiting() > 0
-    };
-    until_idle(needed, &mapper);
+    let has_devices = || stay || mapper.count() + adoption.waiting() > 0;
+    loop {
+        let is_needed = || {
+            apart.trim();
+            callers.count() > 0 || has_devices()
+        };
+        until_idle(is_needed, &mapper);
+        // A caller that came meanwhile may have made a device, and may be gone already.
+        if callers.close() {
+            if !has_devices() {
+                break;
+            }
+            callers.reopen();
+        }
+    }
     let _ = fs::remove_file(&socket);
     drop(lock);
     Ok(())
