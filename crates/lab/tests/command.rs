@@ -1,5 +1,7 @@
 //! The program's output and files. No test measures speed.
 
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -147,7 +149,11 @@ fn results_go_where_they_are_wanted() {
 #[test]
 fn a_benchmark_that_is_interrupted_keeps_its_rows() {
     let place = Place::new();
+    // Another user's link at a name that can be foreseen is not followed.
+    fs::write(place.path("other"), b"another file").unwrap();
+    symlink("other", place.path("rows.json.new")).unwrap();
     let ended = place.interrupt(&["bench", "cipher", "--quick", "--json=rows.json"]);
+    assert_eq!(place.read("other"), b"another file");
     let text = String::from_utf8(ended.0.stdout.clone()).unwrap();
     ended.fails(130, "interrupted");
     let rows = place.json("rows.json");

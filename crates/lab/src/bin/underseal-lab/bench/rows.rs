@@ -1,7 +1,9 @@
 //! The reader of a measurement: writes text row by row, or a JSON file that is whole at any time.
 
 use std::fmt::Display;
-use std::fs;
+use std::fs::Permissions;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -89,12 +91,16 @@ impl<P: Fn(&str)> RowReader<P> {
         if self.is_json_on_stdout() {
             return Ok(());
         }
-        let mut new = path.clone().into_os_string();
-        new.push(".new");
         let text = versioned(&Rows { complete, report })?;
-        fs::write(&new, text)
-            .and_then(|()| fs::rename(&new, path))
-            .map_err(|e| ProgramFailure::io(path, "cannot write", &e))
+        let failed = |e| ProgramFailure::io(path, "cannot write", &e);
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let mut new = tempfile::Builder::new()
+            .prefix(".underseal-")
+            .permissions(Permissions::from_mode(0o644))
+            .tempfile_in(folder.unwrap_or(Path::new(".")))
+            .map_err(failed)?;
+        new.write_all(text.as_bytes()).map_err(failed)?;
+        new.persist(path).map(drop).map_err(|e| failed(e.error))
     }
 
     fn show(&mut self, so_far: &(impl Serialize + Display)) -> Result<()> {
