@@ -16,8 +16,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, PROC_SUPER_MAGIC, Statx, StatxFlags, fstatfs, openat, readlinkat,
-    statx,
+    AtFlags, CWD, FileType, Mode, OFlags, PROC_SUPER_MAGIC, Statx, StatxFlags, fcntl_setfl, fstat, fstatfs,
+    openat, readlinkat, statx,
 };
 use rustix::io::Errno;
 
@@ -75,12 +75,25 @@ pub fn canonical(path: &Path) -> io::Result<PathBuf> {
 /// Opens a file to append to it, and creates it for its owner only if it is missing.
 ///
 /// # Errors
-/// The kinds of [`canonical`].
+/// The kinds of [`canonical`]; `InvalidInput` for a named pipe, whose reader may make a writer
+/// wait. Pipes that this process has open (`/dev/stderr`) are no named ones.
 pub fn append(path: &Path) -> io::Result<File> {
+    let named_pipe = || io::Error::new(io::ErrorKind::InvalidInput, "a named pipe, not a file");
     let place = LastName::of(path)?;
-    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
+    // The open does not wait for a reader of a pipe.
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let flags = flags | OFlags::CLOEXEC;
     let flags = if place.is_of_kernel { flags } else { flags | OFlags::NOFOLLOW };
-    Ok(openat(&place.folder, &*place.name, flags, Mode::RUSR | Mode::WUSR)?.into())
+    let file = match openat(&place.folder, &*place.name, flags, Mode::RUSR | Mode::WUSR) {
+        // No process reads the pipe.
+        Err(Errno::NXIO) => return Err(named_pipe()),
+        file => file?,
+    };
+    if !place.is_of_kernel && FileType::from_raw_mode(fstat(&file)?.st_mode) == FileType::Fifo {
+        return Err(named_pipe());
+    }
+    fcntl_setfl(&file, OFlags::APPEND)?;
+    Ok(file.into())
 }
 
 /// The last name of a path, which need not exist, in an open folder. The name was no link when it
@@ -173,6 +186,8 @@ fn is_trusted(user: u32) -> io::Result<bool> {
 mod tests {
     use std::os::unix::fs::{lchown, symlink};
 
+    use rustix::fs::mknodat;
+
     use super::*;
 
     const USER: u32 = 61_234;
@@ -218,6 +233,18 @@ mod tests {
         let mut text = String::new();
         io::Read::read_to_string(&mut read, &mut text).unwrap();
         assert_eq!(text, "line");
+    }
+
+    #[test]
+    fn a_named_pipe_is_no_log() {
+        let scratch = tempfile::tempdir().unwrap();
+        let pipe = scratch.path().join("pipe");
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let refused = || assert_eq!(append(&pipe).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        refused();
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let _reader = openat(CWD, &pipe, flags, Mode::empty()).unwrap();
+        refused();
     }
 
     #[test]
