@@ -19,8 +19,8 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, RenameFlags, chmod, chownat, fchmod, flock, fstat,
-        renameat_with,
+        AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, chmod, chownat, fchmod,
+        flock, fstat, renameat_with,
     },
     io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
@@ -217,8 +217,10 @@ impl UnixPath {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
         let about = fstat(&file)?;
-        if (about.st_dev, about.st_ino) != (self.device, self.inode) {
-            return Err(std::io::Error::other("somebody has put something else there"));
+        let is_own_socket = FileType::from_raw_mode(about.st_mode) == FileType::Socket
+            && about.st_uid == rustix::process::geteuid().as_raw();
+        if !is_own_socket || (about.st_dev, about.st_ino) != (self.device, self.inode) {
+            return Err(std::io::Error::other("another file was put there"));
         }
         if let Some(group) = access.group {
             chownat(&file, "", None, Some(Gid::from_raw(group)), AtFlags::EMPTY_PATH)?;
