@@ -228,6 +228,8 @@ pub enum RefusalKind {
     Unsupported,
     /// The volume is busy, or the request timed out.
     Busy,
+    /// The volume is closed, and its last flush failed: acknowledged writes may be lost.
+    Lost,
     /// An operation of the system failed.
     #[serde(other)]
     Failed,

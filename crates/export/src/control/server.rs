@@ -65,10 +65,9 @@ impl ControlServer {
     /// Removes the socket once the volume is closed, and sends the result to each client that asked
     /// for the close. Their connections stay open until the process ends, and the clients wait for
     /// that.
-    pub fn end(self, how: std::result::Result<(), String>) {
+    pub fn end(self, how: std::result::Result<(), Refusal>) {
         drop(self.attendant);
-        let refusal = |message| Reply::Refused(Refusal::new(RefusalKind::Failed, message, ""));
-        let reply = how.map_or_else(refusal, |()| Reply::Done);
+        let reply = how.map_or_else(Reply::Refused, |()| Reply::Done);
         let closers = std::mem::take(&mut *self.shared.lock_closers());
         for socket in closers {
             // A client that has disconnected does not wait.

@@ -215,6 +215,7 @@ pub(super) fn refused(name: &Name, refusal: Refusal) -> Error {
         | RefusalKind::State => Exit::Usage,
         RefusalKind::NoKey | RefusalKind::WrongKey => Exit::NoKey,
         RefusalKind::Unsupported => Exit::Unsupported,
+        RefusalKind::Lost => Exit::Lost,
         RefusalKind::Forbidden | RefusalKind::Busy | RefusalKind::Failed => Exit::Failed,
     };
     let error = Error::new(exit, format!("{name}: {}", refusal.message));

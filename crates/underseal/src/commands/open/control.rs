@@ -7,7 +7,8 @@ use underseal_datapath::{ErrorKind, Mapping, Policy, may_run_first};
 use underseal_export::TellSize;
 use underseal_export::control::status::{Opened, Sandbox};
 use underseal_export::control::{
-    ControlServer, Controlled, Described, Directory, Known, Name, OldServer, Reencrypter,
+    ControlServer, Controlled, Described, Directory, Known, Name, OldServer, Reencrypter, Refusal,
+    RefusalKind,
 };
 use underseal_export::fuse::FuseTransport;
 use underseal_export::metrics::Metrics;
@@ -15,6 +16,7 @@ use underseal_export::net::{Endpoint, Found, Gate, Listener};
 
 use crate::cli::ControlArgs;
 use crate::error::{Error, Result};
+use crate::exit::Exit;
 use crate::lower::{Remote, address, is_remote};
 
 /// The servers of the control socket and the metrics.
@@ -32,10 +34,10 @@ impl Sides {
     /// Sends the result of the close to each client that asked for it.
     pub(super) fn end(self, how: &Result<()>) {
         if let Some(control) = self.control {
-            control.end(match how {
-                Ok(()) => Ok(()),
-                Err(e) => Err(e.what()),
-            });
+            control.end(how.as_ref().copied().map_err(|e| {
+                let kind = if e.exit() == Exit::Lost { RefusalKind::Lost } else { RefusalKind::Failed };
+                Refusal::new(kind, e.what(), e.remedy().unwrap_or_default())
+            }));
         }
     }
 }
