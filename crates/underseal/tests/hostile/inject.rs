@@ -114,7 +114,7 @@ impl Inside {
                     if after.rip == self.syscall + 2 {
                         let result = after.rax.cast_signed();
                         return match i32::try_from(result) {
-                            // A signal came first. The kernel makes the call anew when the thread runs.
+                            // A signal came first: the kernel makes the call anew.
                             Ok(-516..=-512) => continue,
                             Ok(errno @ -4095..=-1) => Err(Errno::from_raw_os_error(-errno)),
                             _ => Ok(after.rax),
