@@ -7,32 +7,42 @@ use std::path::Path;
 
 use crate::{Error, ErrorKind, Result};
 
-/// Makes a file, for its owner only, and opens it for reading and writing.
+/// Makes a file, for its owner only, and opens it for reading and writing. Its name is on stable
+/// storage when this returns: a header or a state that goes to the file is not lost with the name.
+/// A file system that syncs no folders, and a folder that may not be read, are left as they are.
 ///
 /// # Errors
-/// `AlreadyExists`, also for a link; the system's errors.
+/// `AlreadyExists`, also for a link; the system's errors, after which the file is gone again.
 pub fn create_private(path: &Path) -> io::Result<File> {
-    File::options().read(true).write(true).create_new(true).mode(0o600).open(path)
+    let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match File::open(folder).and_then(|folder| folder.sync_all()) {
+        Err(e) if is_impossible(&e) => {}
+        Err(e) => {
+            remove_new_file(path, &file);
+            return Err(e);
+        }
+        Ok(()) => {}
+    }
+    Ok(file)
 }
 
-/// Makes a file, for its owner only, which is on stable storage under its name when this returns: a
-/// header or a state that goes to a file is not lost with the file's name.
+fn is_impossible(e: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidInput, PermissionDenied, Unsupported};
+    matches!(e.kind(), InvalidInput | PermissionDenied | Unsupported)
+}
+
+/// Makes a file as [`create_private`] does, for a header or a state.
 ///
 /// # Errors
 /// `BadOption` when the name is taken; `Io`.
 pub fn new_file(path: &Path) -> Result<File> {
-    let file = create_private(path).map_err(|e| match e.kind() {
+    create_private(path).map_err(|e| match e.kind() {
         io::ErrorKind::AlreadyExists => {
             Error::new(ErrorKind::BadOption, format!("{}: is there already", path.display()))
         }
         _ => Error::new(ErrorKind::Io, format!("{}: cannot create", path.display())).with_source(e),
-    })?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let synced = File::open(folder).and_then(|folder| folder.sync_all());
-    synced.map_err(|e| {
-        Error::new(ErrorKind::Io, format!("{}: cannot be synced", folder.display())).with_source(e)
-    })?;
-    Ok(file)
+    })
 }
 
 /// Removes a new file after a failure, unless its name leads to another file by now: another user
