@@ -67,6 +67,7 @@
 
 mod address;
 mod channel;
+mod export_lock;
 mod extents;
 mod flight;
 mod handshake;
@@ -94,6 +95,7 @@ use crate::wakeup::Wakeup;
 use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result};
 
 pub use address::NbdAddress;
+pub use export_lock::lock_export;
 pub use handshake::{ClientHandshake, HandshakeRefusal, ServerExport};
 
 /// An export of an NBD server.

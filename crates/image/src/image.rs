@@ -15,8 +15,8 @@ use crate::{Error, ErrorKind, Result};
 ///
 /// Each read and write is done in the calling thread with plain system calls: the image has no
 /// threads. Only an authenticated volume that was opened for writing has threads, which write its
-/// journal; it must not be used after a fork. The volume key is wiped and the image's lock released
-/// when it is dropped.
+/// journal: a child of a fork that uses it gets an error. The volume key is wiped and the image's
+/// lock released when it is dropped.
 pub struct Image {
     sectors: Sectors,
     writable: bool,

@@ -10,28 +10,29 @@ use underseal_integrity::{
 use underseal_volume::IntegrityLayer;
 
 use crate::lower::Lower;
+use crate::one_process::{OneProcess, forked};
 use crate::{Error, ErrorKind, Result};
 
 /// The layer's blocks with their tags.
 pub(crate) enum Layer {
     /// Nothing is written to the lower device.
-    Read(ReplayedLayer),
-    Write(RunningLayer),
+    Read(Box<ReplayedLayer>),
+    Write(OneProcess<RunningLayer>),
 }
 
 impl Layer {
     pub(crate) fn open(lower: Lower, layer: &IntegrityLayer, writable: bool) -> Result<Self> {
         if writable {
-            return Ok(Self::Write(RunningLayer::open(&lower, layer)?));
+            return Ok(Self::Write(OneProcess::new(RunningLayer::open(&lower, layer)?)));
         }
-        Ok(Self::Read(ReplayedLayer::open(lower, layer)?))
+        Ok(Self::Read(Box::new(ReplayedLayer::open(lower, layer)?)))
     }
 
     /// The bytes of data that the layer provides.
-    pub(crate) fn size(&self) -> u64 {
+    pub(crate) fn size(&self) -> Result<u64> {
         match self {
-            Self::Read(layer) => layer.opened.geometry.provided().saturating_mul(512),
-            Self::Write(layer) => layer.device.geometry().size,
+            Self::Read(layer) => Ok(layer.opened.geometry.provided().saturating_mul(512)),
+            Self::Write(layer) => Ok(layer.get().map_err(forked)?.device.geometry().size),
         }
     }
 
@@ -39,7 +40,9 @@ impl Layer {
     pub(crate) fn read(&self, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Result<()> {
         match self {
             Self::Read(layer) => layer.read(offset, data, tags),
-            Self::Write(layer) => Ok(layer.requests().read_tagged(offset, data, tags)?),
+            Self::Write(layer) => {
+                Ok(layer.get().map_err(forked)?.requests().read_tagged(offset, data, tags)?)
+            }
         }
     }
 
@@ -47,7 +50,9 @@ impl Layer {
     pub(crate) fn write(&self, offset: u64, data: &[u8], tags: &[u8]) -> Result<()> {
         match self {
             Self::Read(_) => Err(Error::new(ErrorKind::ReadOnly, "the layer was opened for reading only")),
-            Self::Write(layer) => Ok(layer.requests().write_tagged(offset, data, tags, false)?),
+            Self::Write(layer) => {
+                Ok(layer.get().map_err(forked)?.requests().write_tagged(offset, data, tags, false)?)
+            }
         }
     }
 
@@ -55,7 +60,7 @@ impl Layer {
     pub(crate) fn flush(&self) -> Result<()> {
         match self {
             Self::Read(_) => Ok(()),
-            Self::Write(layer) => Ok(layer.requests().flush()?),
+            Self::Write(layer) => Ok(layer.get().map_err(forked)?.requests().flush()?),
         }
     }
 }

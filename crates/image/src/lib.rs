@@ -46,6 +46,7 @@ mod image;
 mod layer;
 mod lower;
 mod new;
+mod one_process;
 mod open;
 mod options;
 mod reencrypt;

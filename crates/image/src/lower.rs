@@ -17,6 +17,7 @@ use underseal_volume::reencrypt::DiskBlocks;
 use underseal_volume::{HeaderLock, LockTo, ReadAt, Target};
 
 use crate::file_lock::{lock_again, open_again};
+use crate::one_process::{OneProcess, forked, refuse_child};
 use crate::reencrypt::refuse_marked;
 use crate::{Error, ErrorKind, Result};
 
@@ -84,8 +85,8 @@ enum Kind {
     },
     /// A detached header, which is locked by each operation on it.
     Header(File),
-    /// An NBD server's export, or an image on Ceph.
-    Remote { device: Arc<dyn Device>, requests: Box<Mutex<Blocking>> },
+    /// An NBD server's export, or an image on Ceph: one connection, of one process.
+    Remote(OneProcess<Remote>),
     Custom {
         device: Arc<dyn LowerDevice>,
         /// The device's file, locked, and the file below it.
@@ -116,22 +117,23 @@ impl Lower {
 
     /// Refuses changes by a process that was forked after the opening.
     fn may_change(&self) -> io::Result<()> {
-        if self.process == process::id() {
-            return Ok(());
-        }
-        Err(io::Error::other("another process has opened it before a fork; open it again in this one"))
+        refuse_child(self.process)
     }
 
     /// Opens a path, `nbd:` or `nbds:` URI, or `rbd:` address.
     pub(crate) fn open(path: &Path, writable: bool) -> Result<Self> {
         let remote = |device: Arc<dyn Device>| -> Result<Self> {
-            let requests = Box::new(Mutex::new(Blocking::passed_on(&*device)?));
-            Ok(Self::new(Kind::Remote { device, requests }))
+            let requests = Mutex::new(Blocking::passed_on(&*device)?);
+            Ok(Self::new(Kind::Remote(OneProcess::new(Remote { requests, device }))))
         };
         let refused = |e: underseal_device::Error| Error::new(ErrorKind::BadOption, e.to_string());
         match path.to_str() {
             Some(text) if nbd::NbdAddress::is_uri(text) => {
-                remote(Arc::new(NbdDevice::open(text.parse().map_err(refused)?, !writable)?))
+                let address: nbd::NbdAddress = text.parse().map_err(refused)?;
+                let locks = if writable { nbd::lock_export(&address)? } else { Vec::new() };
+                let device = NbdDevice::open(address, !writable)?;
+                device.keep_open(locks);
+                remote(Arc::new(device))
             }
             Some(text) if rbd::RbdAddress::is_one(text) => {
                 let address: rbd::RbdAddress = text.parse().map_err(refused)?;
@@ -240,7 +242,7 @@ impl Lower {
     pub(crate) fn device(&self) -> Result<Arc<dyn Device>> {
         match &*self.kind {
             Kind::File { device, .. } => Ok(device.clone()),
-            Kind::Remote { device, .. } => Ok(device.clone()),
+            Kind::Remote(remote) => Ok(remote.get().map_err(forked)?.device.clone()),
             _ => {
                 let what = "authenticated volumes are written in files, block devices and remote images";
                 Err(Error::new(ErrorKind::Unsupported, what))
@@ -250,14 +252,15 @@ impl Lower {
 
     /// Makes a range of the lower device's bytes read as anything.
     pub(crate) fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.may_change().map_err(forked)?;
         match &*self.kind {
             Kind::Part { of, range } => {
                 let beyond = |e| Error::new(ErrorKind::OutOfRange, "beyond the partition").with_source(e);
                 of.discard(within(range, offset, len).map_err(beyond)?, len)
             }
             Kind::File { device, .. } => Ok(Blocking::new(&**device)?.discard(offset, len)?),
-            Kind::Remote { device, requests } if device.geometry().discard => {
-                Ok(locked(requests).discard(offset, len)?)
+            Kind::Remote(remote) if remote.get().map_err(forked)?.device.geometry().discard => {
+                Ok(remote.get().map_err(forked)?.requests().discard(offset, len)?)
             }
             _ => Err(Error::new(ErrorKind::Unsupported, "the lower device has no discards")),
         }
@@ -270,8 +273,40 @@ fn refuse_marked_file(file: RawFd) -> Result<()> {
     path.map_or(Ok(()), |path| refuse_marked(&path))
 }
 
-fn locked(requests: &Mutex<Blocking>) -> MutexGuard<'_, Blocking> {
-    requests.lock().unwrap_or_else(PoisonError::into_inner)
+/// An open image on a server.
+struct Remote {
+    // Dropped first: the device is closed when no request can come.
+    requests: Mutex<Blocking>,
+    device: Arc<dyn Device>,
+}
+
+impl Remote {
+    fn requests(&self) -> MutexGuard<'_, Blocking> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        let (first, span, skip) = blocks(&*self.device, offset, bytes.len())?;
+        if (skip, span) == (0, bytes.len()) {
+            return self.requests().read(first, bytes).map_err(io::Error::other);
+        }
+        let mut whole = vec![0; span];
+        self.requests().read(first, &mut whole).map_err(io::Error::other)?;
+        bytes.copy_from_slice(&whole[skip..skip + bytes.len()]);
+        Ok(())
+    }
+
+    fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let (first, span, skip) = blocks(&*self.device, offset, bytes.len())?;
+        let mut requests = self.requests();
+        if (skip, span) == (0, bytes.len()) {
+            return requests.write(first, bytes, false).map_err(io::Error::other);
+        }
+        let mut whole = vec![0; span];
+        requests.read(first, &mut whole).map_err(io::Error::other)?;
+        whole[skip..skip + bytes.len()].copy_from_slice(bytes);
+        requests.write(first, &whole, false).map_err(io::Error::other)
+    }
 }
 
 /// Where `len` bytes at `offset` of a partition lie on its disk.
@@ -297,7 +332,7 @@ impl ReadAt for Lower {
     fn size(&self) -> io::Result<u64> {
         match &*self.kind {
             Kind::File { file, .. } | Kind::Header(file) => ReadAt::size(file),
-            Kind::Remote { device, .. } => Ok(device.geometry().size),
+            Kind::Remote(remote) => Ok(remote.get()?.device.geometry().size),
             Kind::Custom { device, .. } => device.size(),
             Kind::Part { range, .. } => Ok(range.end - range.start),
         }
@@ -306,16 +341,7 @@ impl ReadAt for Lower {
     fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         match &*self.kind {
             Kind::File { file, .. } | Kind::Header(file) => FileExt::read_exact_at(file, bytes, offset),
-            Kind::Remote { device, requests } => {
-                let (first, span, skip) = blocks(&**device, offset, bytes.len())?;
-                if (skip, span) == (0, bytes.len()) {
-                    return locked(requests).read(first, bytes).map_err(io::Error::other);
-                }
-                let mut whole = vec![0; span];
-                locked(requests).read(first, &mut whole).map_err(io::Error::other)?;
-                bytes.copy_from_slice(&whole[skip..skip + bytes.len()]);
-                Ok(())
-            }
+            Kind::Remote(remote) => remote.get()?.read(bytes, offset),
             Kind::Custom { device, .. } => device.read_exact_at(bytes, offset),
             Kind::Part { of, range } => of.read_exact_at(bytes, within(range, offset, bytes.len() as u64)?),
         }
@@ -363,17 +389,7 @@ impl Target for Lower {
                 FileExt::write_all_at(file, bytes, offset)
             }
             Kind::Header(file) => FileExt::write_all_at(file, bytes, offset),
-            Kind::Remote { device, requests } => {
-                let (first, span, skip) = blocks(&**device, offset, bytes.len())?;
-                let mut requests = locked(requests);
-                if (skip, span) == (0, bytes.len()) {
-                    return requests.write(first, bytes, false).map_err(io::Error::other);
-                }
-                let mut whole = vec![0; span];
-                requests.read(first, &mut whole).map_err(io::Error::other)?;
-                whole[skip..skip + bytes.len()].copy_from_slice(bytes);
-                requests.write(first, &whole, false).map_err(io::Error::other)
-            }
+            Kind::Remote(remote) => remote.get()?.write(bytes, offset),
             Kind::Custom { device, .. } => device.write_all_at(bytes, offset),
             Kind::Part { of, range } => of.write_all_at(bytes, within(range, offset, bytes.len() as u64)?),
         }
@@ -386,7 +402,7 @@ impl Target for Lower {
                 device.may_change_to(u64::MAX).and_then(|()| device.check()).map_err(io::Error::other)
             }
             Kind::Header(file) => file.sync_all(),
-            Kind::Remote { requests, .. } => locked(requests).flush().map_err(io::Error::other),
+            Kind::Remote(remote) => remote.get()?.requests().flush().map_err(io::Error::other),
             Kind::Custom { device, lost, .. } => match lost.get() {
                 Some(error) => Err(error.again()),
                 None => device.sync().inspect_err(|e| drop(lost.set(SyncError(e.raw_os_error())))),

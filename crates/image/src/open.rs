@@ -359,7 +359,7 @@ impl OpenOptions {
             allow_null: self.allow_null,
             over_integrity: layer.is_some(),
         };
-        let size = layer.as_ref().map_or_else(|| size_of(&lower), |layer| Ok(layer.size()))?;
+        let size = layer.as_ref().map_or_else(|| size_of(&lower), Layer::size)?;
         let volume = header.activate(&key, size, &options)?;
         let info = crate::header::info(&header)?;
         Ok(Image::new(volume, vec![lower], layer, self.writable, info, lock).with_keyslot(slot))

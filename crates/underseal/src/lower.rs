@@ -13,8 +13,8 @@ use underseal_export::control::Directory;
 use underseal_volume::{HeaderLock, LockTo, ReadAt, Target};
 
 use crate::error::{Error, Result};
+use crate::loop_file;
 use crate::reencryption::{Bytes, Where, marker};
-use crate::{export_lock, loop_file};
 
 /// A lower device.
 pub(crate) enum Lower {
@@ -62,7 +62,7 @@ impl Lower {
             }
             Some(Remote::Nbd(address)) => {
                 let is_locked = !options.read_only && !options.unlocked;
-                let files = if is_locked { export_lock::lock(&address)? } else { Vec::new() };
+                let files = if is_locked { nbd::lock_export(&address)? } else { Vec::new() };
                 let device = NbdDevice::open(address, options.read_only)?;
                 device.keep_open(files);
                 Ok(Self::Nbd(Arc::new(device)))

@@ -29,7 +29,6 @@ mod descriptors;
 mod dm;
 mod error;
 mod exit;
-mod export_lock;
 mod foreign;
 mod front;
 mod generator;

@@ -62,7 +62,7 @@ impl NbdAddress {
 
     /// Returns texts of which another address of the same export has at least one: the socket's
     /// real path or each address of the host, with the export's name. Empty when the host has none.
-    pub fn identities(&self) -> Vec<String> {
+    pub(super) fn identities(&self) -> Vec<String> {
         let places = match &self.place {
             ServerAddress::Unix(path) => {
                 let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());

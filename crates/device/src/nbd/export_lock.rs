@@ -13,19 +13,22 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use underseal_device::{ErrorKind, lock_image, nbd::NbdAddress};
-use underseal_export::control::Directory;
-use underseal_volume::Hash;
+use sha2::{Digest, Sha256};
 
-use crate::error::Result;
+use super::NbdAddress;
+use crate::lock::lock as lock_image;
+use crate::runtime::RuntimeDirectory;
+use crate::{ErrorKind, Result};
 
 /// The length in bytes of the digest in a file's name.
 const DIGEST: usize = 16;
 
 /// Locks an export, or refuses at once. Returns the files that hold the lock; fewer where this user
 /// has no directory for them.
-/// Fails with `InUse` when another program has the export open for writing.
-pub(crate) fn lock(address: &NbdAddress) -> Result<Vec<File>> {
+///
+/// # Errors
+/// `Locked` when another program has the export open for writing.
+pub fn lock_export(address: &NbdAddress) -> Result<Vec<File>> {
     let directories = directories(address);
     let mut files = Vec::new();
     let mut identities = address.identities();
@@ -35,7 +38,7 @@ pub(crate) fn lock(address: &NbdAddress) -> Result<Vec<File>> {
     for (identity, directory) in
         identities.iter().flat_map(|identity| directories.iter().map(move |directory| (identity, directory)))
     {
-        let digest = Hash::Sha256.digest(&[identity.as_bytes()]);
+        let digest = Sha256::digest(identity.as_bytes());
         let name: String = digest.iter().take(DIGEST).map(|byte| format!("{byte:02x}")).collect();
         let file = match open(&directory.join(format!("export-{name}.lock"))) {
             Ok(file) => file,
@@ -45,7 +48,7 @@ pub(crate) fn lock(address: &NbdAddress) -> Result<Vec<File>> {
             }
         };
         match lock_image(&file, &address.to_string(), true) {
-            Err(e) if e.kind() == ErrorKind::Locked => return Err(e.into()),
+            Err(e) if e.kind() == ErrorKind::Locked => return Err(e),
             Err(e) => log::warn!("{e}"),
             Ok(()) => files.push(file),
         }
@@ -57,7 +60,7 @@ pub(crate) fn lock(address: &NbdAddress) -> Result<Vec<File>> {
 /// user's number.
 fn directories(address: &NbdAddress) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
-    for directory in [Directory::of_user(), Directory::of_number()] {
+    for directory in [RuntimeDirectory::of_user(), RuntimeDirectory::of_number()] {
         let made = directory.make().map_err(|e| e.to_string());
         match made.and_then(|()| canonicalize(directory.path()).map_err(|e| e.to_string())) {
             Ok(path) if found.contains(&path) => {}

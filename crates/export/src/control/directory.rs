@@ -1,12 +1,11 @@
 //! The directory of the control sockets: one for each user, without access for other users.
 
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, fstat};
+use underseal_device::RuntimeDirectory;
 use underseal_volume::Hash;
 
 use super::Name;
@@ -15,7 +14,7 @@ use crate::{Error, ErrorKind, Result};
 
 /// The path of a user's directory of control sockets.
 #[derive(Debug, Clone)]
-pub struct Directory(PathBuf);
+pub struct Directory(RuntimeDirectory);
 
 /// How many names [`Directory::listen_as`] tries for a volume whose name is in use.
 const TRIES: u32 = 1000;
@@ -25,37 +24,19 @@ const LONGEST_PATH: usize = 107;
 const DIGEST: usize = 16;
 
 impl Directory {
-    /// Returns the user's directory: `$UNDERSEAL_RUNTIME_DIR`; else `/run/underseal` for root; else
-    /// `$XDG_RUNTIME_DIR/underseal`; else `/tmp/underseal-UID`.
+    /// Returns the [user's directory](RuntimeDirectory::of_user).
     pub fn of_user() -> Self {
-        let uid = rustix::process::geteuid();
-        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        Self(match (set("UNDERSEAL_RUNTIME_DIR"), set("XDG_RUNTIME_DIR")) {
-            (Some(path), _) => path,
-            (None, Some(path)) if !uid.is_root() => path.join("underseal"),
-            (None, _) => return Self::of_number(),
-        })
-    }
-
-    /// Returns the directory that depends on the user's number alone: `/run/underseal` for root,
-    /// else `/tmp/underseal-UID`.
-    pub fn of_number() -> Self {
-        let uid = rustix::process::geteuid();
-        Self(if uid.is_root() {
-            "/run/underseal".into()
-        } else {
-            format!("/tmp/underseal-{}", uid.as_raw()).into()
-        })
+        Self(RuntimeDirectory::of_user())
     }
 
     /// A directory at `path`.
     pub fn at(path: impl Into<PathBuf>) -> Self {
-        Self(path.into())
+        Self(RuntimeDirectory::at(path))
     }
 
     /// The directory's path.
     pub fn path(&self) -> &Path {
-        &self.0
+        self.0.path()
     }
 
     /// Returns the path of a volume's control socket: `NAME.sock`. For a name that makes this path
@@ -69,11 +50,11 @@ impl Directory {
     /// Returns the default path of a volume's NBD socket: `NAME.nbd`, or a digest of the name where
     /// this path is too long for a socket.
     pub fn socket_for_clients(&self, name: &Name) -> PathBuf {
-        self.short(name, "nbd").map_or_else(|| self.long(name, "nbd"), |alias| self.0.join(alias))
+        self.short(name, "nbd").map_or_else(|| self.long(name, "nbd"), |alias| self.path().join(alias))
     }
 
     fn long(&self, name: &Name, kind: &str) -> PathBuf {
-        self.0.join(format!("{name}.{kind}"))
+        self.path().join(format!("{name}.{kind}"))
     }
 
     /// Returns a socket's file name made of a digest, when the path with the volume's name is too
@@ -87,7 +68,7 @@ impl Directory {
     }
 
     fn real(&self) -> PathBuf {
-        fs::canonicalize(&self.0).unwrap_or_else(|_| self.0.clone())
+        fs::canonicalize(self.path()).unwrap_or_else(|_| self.path().to_owned())
     }
 
     /// Returns the names of open volumes, and of those whose server was killed, in order. The list
@@ -96,7 +77,7 @@ impl Directory {
     /// # Errors
     /// `Directory` when the directory cannot be read or does not belong to the user.
     pub fn names(&self) -> Result<Vec<Name>> {
-        match self.open() {
+        match self.0.open() {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
             opened => opened.map_err(|e| self.unusable(e))?,
         };
@@ -107,7 +88,7 @@ impl Directory {
             name.filter(|_| entry.path().exists())
         };
         let mut names: Vec<Name> =
-            fs::read_dir(&self.0).map_err(|e| self.unusable(e))?.filter_map(name).collect();
+            fs::read_dir(self.path()).map_err(|e| self.unusable(e))?.filter_map(name).collect();
         names.sort();
         Ok(names)
     }
@@ -177,33 +158,11 @@ impl Directory {
     /// # Errors
     /// `Directory` when the directory cannot be made, or does not belong to the user.
     pub fn make(&self) -> Result<()> {
-        self.made().map_err(|e| self.unusable(e))
-    }
-
-    fn made(&self) -> io::Result<()> {
-        match DirBuilder::new().mode(0o700).create(&self.0) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
-            _ => self.open().map(drop),
-        }
-    }
-
-    /// Opens the directory. It must be a directory rather than a link, belong to this user, and be
-    /// writable for this user only: another user may have made it first in /tmp.
-    fn open(&self) -> io::Result<OwnedFd> {
-        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
-        let directory = rustix::fs::open(&self.0, flags, Mode::empty())?;
-        let about = fstat(&directory)?;
-        if about.st_uid != rustix::process::geteuid().as_raw() {
-            return Err(io::Error::other("it belongs to another user"));
-        }
-        if about.st_mode & 0o022 != 0 {
-            return Err(io::Error::other("others may write to it (chmod 700 mends that)"));
-        }
-        Ok(directory)
+        self.0.make().map_err(|e| self.unusable(e))
     }
 
     fn unusable(&self, e: io::Error) -> Error {
-        let context = format!("{}: the directory of control sockets cannot be used", self.0.display());
+        let context = format!("{}: the directory of control sockets cannot be used", self.path().display());
         Error::new(ErrorKind::Directory, context).with_source(e)
     }
 }
