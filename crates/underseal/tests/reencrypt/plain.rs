@@ -1,4 +1,4 @@
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use super::*;
@@ -95,6 +95,38 @@ fn an_encryption_that_is_killed_as_it_begins_can_always_be_gone_on_with() {
         );
         assert_same(&volume.read(0, data), &plain, "encrypted");
     }
+}
+
+#[test]
+fn a_decryption_that_is_killed_as_it_moves_the_header_is_begun_again_by_the_same_command() {
+    let scratch = Scratch::new();
+    let (volume, plain) = filled_to(&scratch, "a_decryption_that_is_killed_as_it_moves", 4, &[]);
+    let encrypted = fs::read(&volume.image).unwrap();
+    let header = scratch.path("header");
+    let decrypt = format!("--decrypt --header {} --hotzone-size 1M --force", text(&header));
+    let mut moved = 0;
+    for at in 1.. {
+        fs::write(&volume.image, &encrypted).unwrap();
+        let _ = fs::remove_file(&header);
+        let mut traced = tool("strace");
+        traced.args(["-f", "-o", "/dev/null", "-e", "trace=fsync,fdatasync,pwrite64", "-e"]);
+        traced.arg(format!("inject=pwrite64:signal=KILL:when={at}"));
+        let command = reencrypt(&volume, &format!("{decrypt} --init-only"));
+        traced.arg(command.get_program()).args(command.get_args());
+        if crate::support::output(&mut traced).status.success() {
+            break;
+        }
+        let there = fs::read(&volume.image).unwrap();
+        if there == encrypted {
+            // The file holds a part of the header, or the whole.
+            let _ = fs::remove_file(&header);
+        }
+        moved += usize::from(there != encrypted);
+        let on = Ran::from(crate::support::output(&mut reencrypt(&volume, &decrypt)));
+        assert_eq!(on.code, Some(0), "killed at write {at}: {on:?}");
+        assert_same(&fs::read(&volume.image).unwrap()[..plain.len()], &plain, "decrypted");
+    }
+    assert!(moved >= 3, "{moved}");
 }
 
 /// Starts an encryption of 24 MiB and stops it at its sync number `sync`.

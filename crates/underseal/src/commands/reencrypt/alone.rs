@@ -109,7 +109,13 @@ pub(super) fn go_on(args: &ReencryptArgs, place: &Place, keys: &Keys, quiet: boo
             let what = format!("{}: stopped at {percent}%", args.image.display());
             Err(Error::new(Exit::Failed, what).with_remedy(again))
         }
-        Err(e) if e.kind() == ErrorKind::Io => Err(Error::from(e.in_file(name)).with_remedy(again)),
+        Err(e) if e.kind() == ErrorKind::Io => {
+            let is_over = Header::read(&*on)
+                .is_ok_and(|header| reencryption::status_of(&header).is_ok_and(|status| status.is_none()));
+            let wiped = "all data are done: what failed is the wipe of the bytes that the last step kept";
+            let remedy = if is_over { wiped.into() } else { again };
+            Err(Error::from(e.in_file(name)).with_remedy(remedy))
+        }
         Err(e) => Err(e.in_file(name).into()),
     }
 }

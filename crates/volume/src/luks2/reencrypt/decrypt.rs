@@ -136,6 +136,18 @@ impl Header {
         there.is_some_and(|there| there.damage().is_none() && there.is_same_volume(self))
     }
 
+    /// Returns true when a decryption whose start was cut off has moved this header to `file`
+    /// already: the device has the second copy alone. [`Header::begin_decryption`] takes it from
+    /// there, with the header of the file.
+    pub fn was_moved_to(&self, file: &(impl ReadAt + ?Sized)) -> bool {
+        let is_this = |there: Self| {
+            there.damage().is_none()
+                && there.is_same_volume(self)
+                && there.stored.metadata.document == self.stored.metadata.document
+        };
+        self.lacks_first_copy() && Self::read(file).ok().flatten().is_some_and(is_this)
+    }
+
     /// The start of the device that decrypted data will move over; none where they do not move.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! The start of a decryption: a header in front of the data is first moved to a separate file.
 
+use std::fs::File;
 use std::path::Path;
 
 use underseal_volume::luks2::{self, DecryptOptions, OverwrittenStart};
@@ -58,7 +59,7 @@ pub(in super::super) fn takes_header_away(
     if !args.decrypt || args.resume_only {
         return Ok(None);
     }
-    match Header::read(&*data) {
+    let header = match Header::read(&*data) {
         Err(e) if e.kind() == ErrorKind::NoHeader => return Ok(None),
         found => found.map_err(|e| e.in_file(image))?,
     };
@@ -71,11 +72,15 @@ pub(in super::super) fn takes_header_away(
             "--header FILE with a new file, which is the volume's header until all is decrypted",
         ));
     };
+    if let Header::Luks2(header) = &header
+        && File::open(path).is_ok_and(|file| header.was_moved_to(&file))
+    {
+        return Ok(None);
+    }
     if path.exists() {
         let error = Error::usage(format!("{}: is there already", path.display()));
         return Err(error.with_remedy("another name, or move it away"));
     }
-    let header = Header::read(&*data).map_err(|e| e.in_file(image))?;
     header.hold_to(&args.trust.pinned()).map_err(|e| e.in_file(image))?;
     if let Some(status) = reencryption::status_of(&header)? {
         super::fits(args, Some(status.mode), image)?;
