@@ -314,13 +314,21 @@ impl LoopNode {
     }
 
     /// Makes the node of this name. Returns false when it is there already.
+    ///
+    /// A name is the device's own node once more, where that is in the same file system: udev
+    /// watches and locks a node rather than a device. A file system that is made by a node of
+    /// another inode is news to it only at the device's next event.
     fn make_node(&self, name: &str) -> Result<bool> {
         let path = self.mapper.join(name);
         if self.is_node(&path) {
             return Ok(false);
         }
+        let own = PathBuf::from(format!("/dev/loop{}", self.number));
         let make = || {
             free_name(&path)?;
+            if self.is_node(&own) && fs::hard_link(&own, &path).is_ok() {
+                return Ok(());
+            }
             let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP;
             let made = mknodat(CWD, &path, FileType::BlockDevice, mode, self.dev.for_node());
             made.map_err(|e| Error::system(path.display(), &e.into()))

@@ -223,6 +223,8 @@ fi
     );
     // Without udev's word on `mapper/NAME`, systemd waits in vain for `dev-mapper-NAME.device`, and
     // mounts nothing of /etc/fstab there. An unbound loop device is not ready (99-systemd.rules).
+    // cryptsetup removes its temporary devices as soon as it has written them: udev does not look
+    // after that write, as on a kernel's device mapper.
     let rules = format!(
         "{head}ACTION==\"remove\", GOTO=\"underseal_dm_end\"
 SUBSYSTEM!=\"block\", GOTO=\"underseal_dm_end\"
@@ -233,6 +235,7 @@ TEST!=\"{folder}/%n/udev\", GOTO=\"underseal_dm_end\"
 IMPORT{{file}}=\"{folder}/%n/udev\"
 ENV{{DM_NAME}}==\"?*\", SYMLINK+=\"mapper/$env{{DM_NAME}} disk/by-id/dm-name-$env{{DM_NAME}}\"
 ENV{{DM_UUID}}==\"?*\", SYMLINK+=\"disk/by-id/dm-uuid-$env{{DM_UUID}}\"
+ENV{{DM_UUID}}==\"CRYPT-TEMP-?*\", OPTIONS:=\"nowatch\"
 LABEL=\"underseal_dm_end\"
 "
     );

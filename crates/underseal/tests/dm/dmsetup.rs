@@ -161,3 +161,23 @@ dmsetup remove $N-x
 test ! -e /dev/mapper/$N-x",
     );
 }
+
+/// udev watches the device's own node for writes, and programs lock that one against udev.
+#[test]
+fn a_name_is_the_device_s_own_node() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper.script(
+        "
+dmsetup create $N-x --table '0 2048 zero'
+own=/dev/loop$(dmsetup info -c --noheadings -o minor $N-x)
+for name in x y; do
+    test $name = x || dmsetup rename $N-x $N-y
+    if test $(stat -c %d /dev/mapper) = $(stat -c %d $own); then
+        test $(stat -c %i /dev/mapper/$N-$name) = $(stat -c %i $own)
+        test $(stat -c %h $own) = 2
+    fi
+done
+dmsetup remove $N-y
+test ! -e /dev/mapper/$N-y",
+    );
+}
