@@ -214,8 +214,12 @@ fn a_device_that_was_being_made_or_removed_leaves_no_server_that_has_the_disk() 
     let Some(mapper) = Mapper::new() else { return };
     mapper.script("truncate --size 20M disk.img; losetup --find --show disk.img > loop");
     let table = "--table \"0 40000 linear $(cat loop) 0\"";
-    let cases =
-        [("create", "/^rename"), ("create", "mknodat"), ("create", "/^symlink"), ("remove", "/^unlink")];
+    let cases = [
+        ("create", "/^rename"),
+        ("create", "mknodat,/^link"),
+        ("create", "/^symlink"),
+        ("remove", "/^unlink"),
+    ];
     for (act, call) in cases {
         if act == "create" {
             mapper.script("dmsetup ls > devices");
@@ -241,7 +245,7 @@ ls /dev/disk/by-id 2> /dev/null | grep $N || true"
 #[test]
 fn a_device_that_was_getting_another_name_has_one() {
     let Some(mapper) = Mapper::new() else { return };
-    for call in ["/^rename", "mknodat", "/^symlink", "/^unlink"] {
+    for call in ["/^rename", "mknodat,/^link", "/^symlink", "/^unlink"] {
         mapper.script("dmsetup create $N-old --table '0 8 zero'");
         kill_at(&mapper, call, "dmsetup rename $N-old $N-new");
         let out = mapper.script(
