@@ -315,9 +315,8 @@ impl LoopNode {
 
     /// Makes the node of this name. Returns false when it is there already.
     ///
-    /// A name is the device's own node once more, where that is in the same file system: udev
-    /// watches and locks a node rather than a device. A file system that is made by a node of
-    /// another inode is news to it only at the device's next event.
+    /// The name is a hard link to `/dev/loopN` where both are in one file system: udev watches and
+    /// locks that inode rather than the device, and notices what is written by the name only so.
     fn make_node(&self, name: &str) -> Result<bool> {
         let path = self.mapper.join(name);
         if self.is_node(&path) {
