@@ -3,10 +3,12 @@
 //! ```text
 //!   below.rs    the file below a loop device, and its lock
 //!   over.rs     the loop devices over a file
+//!   ask.rs      the questions to them, by another process
 //! ```
 
-#![expect(unsafe_code, reason = "an ioctl of loop devices, which rustix does not have")]
+#![expect(unsafe_code, reason = "fork(2), and an ioctl of loop devices, which rustix does not have")]
 
+mod ask;
 mod below;
 mod over;
 
@@ -14,7 +16,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 
 pub use below::{LoopFile, file_below_loop, lock_loop_file};
-pub use over::loop_over;
+pub use over::{LoopOver, loop_over};
 
 /// The device and inode number of a file: several loop devices may lie on one.
 pub type FileId = (u64, u64);

@@ -10,9 +10,6 @@ use std::path::{Path, PathBuf};
 /// recognised.
 pub const MOUNT_SOURCE: &str = "underseal";
 
-/// File systems whose files a server has, which may not answer.
-const SERVED: [&str; 8] = ["9p", "afs", "ceph", "cifs", "nfs", "nfs4", "smb3", "virtiofs"];
-
 /// A mount in the mount table.
 #[derive(Debug, PartialEq, Eq)]
 pub struct MountEntry {
@@ -45,11 +42,6 @@ impl MountEntry {
         Ok(table.split(|&byte| byte == b'\n').find(is_it).and_then(|line| Self::in_fields(&mut fields(line))))
     }
 
-    /// Whether requests for its files are sent to a server: of FUSE, or of another machine.
-    pub(crate) fn is_served(&self) -> bool {
-        self.kind == "fuseblk" || self.kind.split('.').next() == Some("fuse") || SERVED.contains(&&*self.kind)
-    }
-
     /// Parses a line of proc(5): the fifth field is the path, escaped; after `-` come the type and
     /// the source.
     fn in_line(line: &[u8], at: &Path) -> Option<Self> {
@@ -66,65 +58,6 @@ impl MountEntry {
         let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
         let mut text = || rest.next().map(|field| String::from_utf8_lossy(&unescape(field)).into_owned());
         Some(Self { kind: text()?, source: text()? })
-    }
-}
-
-/// The whole mount table.
-pub(crate) struct MountTable(Vec<Mount>);
-
-/// A mount at its place.
-struct Mount {
-    number: u64,
-    parent: u64,
-    /// The device number of its files.
-    device: u64,
-    place: PathBuf,
-    entry: MountEntry,
-}
-
-impl MountTable {
-    /// Reads the table.
-    pub(crate) fn read() -> io::Result<Self> {
-        Ok(Self::of(&fs::read("/proc/self/mountinfo")?))
-    }
-
-    fn of(table: &[u8]) -> Self {
-        Self(table.split(|&byte| byte == b'\n').filter_map(Mount::in_line).collect())
-    }
-
-    /// Returns the mount that a path without links lies on, and the device number of its files. No
-    /// file is looked at.
-    pub(crate) fn above(&self, path: &Path) -> Option<(&MountEntry, u64)> {
-        let all = &self.0;
-        let is_top = |mount: &&Mount| {
-            !all.iter().any(|other| other.number == mount.parent && other.number != mount.number)
-        };
-        let mut found = all.iter().rfind(|mount| is_top(mount) && path.starts_with(&mount.place))?;
-        // At most as many as there are mounts: a table that changes meanwhile may have a circle.
-        for _ in all {
-            let inside = |mount: &&Mount| {
-                mount.parent == found.number && mount.number != found.number && path.starts_with(&mount.place)
-            };
-            let Some(next) = all.iter().filter(inside).min_by_key(|mount| mount.place.as_os_str().len())
-            else {
-                break;
-            };
-            found = next;
-        }
-        Some((&found.entry, found.device))
-    }
-}
-
-impl Mount {
-    /// Parses a line of proc(5): numbers of the mount, of the one that it is in, and of the device.
-    fn in_line(line: &[u8]) -> Option<Self> {
-        let mut fields = fields(line);
-        let mut text = || std::str::from_utf8(fields.next()?).ok();
-        let (number, parent, device) = (text()?.parse().ok()?, text()?.parse().ok()?, text()?);
-        let (major, minor) = device.split_once(':')?;
-        let device = libc::makedev(major.parse().ok()?, minor.parse().ok()?);
-        let place = OsString::from_vec(unescape(fields.nth(1)?)).into();
-        Some(Self { number, parent, device, place, entry: MountEntry::in_fields(&mut fields)? })
     }
 }
 
@@ -166,35 +99,6 @@ mod tests {
         assert_eq!(found(line, "/tmp/a"), None);
         assert_eq!(found(b"", "/"), None);
         assert_eq!(found(b"36 35 0:70 / / rw", "/"), None, "cut short");
-    }
-
-    #[test]
-    fn the_mount_above_a_path_is_found_without_a_look_at_files() {
-        // The root came last, and holds mounts that were moved into it; /a was mounted over.
-        let table = MountTable::of(
-            b"21 40 0:5 / /run rw - tmpfs tmpfs rw\n\
-              50 40 8:2 / /a rw - ext4 /dev/sda2 rw\n\
-              51 50 0:60 / /a/file rw - fuse.underseal underseal rw\n\
-              52 40 0:61 / /home\\040x rw - nfs4 server:/ rw\n\
-              53 51 0:62 / /a/file rw - fuse.sshfs other rw\n\
-              40 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
-              60 40 8:3 / /b/c rw - xfs /dev/sda3 rw\n\
-              61 60 0:63 / /b/c/d rw - fuseblk ntfs rw\n\
-              62 40 0:64 / /b rw - tmpfs tmpfs rw\n",
-        );
-        let found = |path| {
-            let (entry, device) = table.above(Path::new(path)).unwrap();
-            (&*entry.kind, device, entry.is_served())
-        };
-        assert_eq!(found("/etc/image"), ("ext4", libc::makedev(8, 1), false));
-        assert_eq!(found("/run/image"), ("tmpfs", libc::makedev(0, 5), false));
-        assert_eq!(found("/a/file (deleted)"), ("ext4", libc::makedev(8, 2), false));
-        assert_eq!(found("/a/file"), ("fuse.sshfs", libc::makedev(0, 62), true));
-        assert_eq!(found("/home x/image"), ("nfs4", libc::makedev(0, 61), true));
-        assert_eq!(found("/b/c/d/image"), ("tmpfs", libc::makedev(0, 64), false), "hidden mounts");
-        assert!(MountTable::of(b"").above(Path::new("/")).is_none());
-        let proc = MountTable::read().unwrap();
-        assert_eq!(proc.above(Path::new("/proc/self")).unwrap().0.kind, "proc");
     }
 
     #[test]

@@ -157,8 +157,8 @@ impl Lower {
         let (Kind::File { file, .. } | Kind::Custom { file: Some(file), .. }) = &*self.kind else {
             return Ok(());
         };
-        let Some(device) = underseal_device::loop_over(file) else { return Ok(()) };
-        let what = format!("the file is below {}: detach that first", device.display());
+        let Some(over) = underseal_device::loop_over(file) else { return Ok(()) };
+        let what = format!("the file {over}: detach that first");
         Err(Error::new(ErrorKind::Busy, what))
     }
 

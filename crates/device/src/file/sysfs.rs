@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs::{File, read, read_dir, read_to_string};
 use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Dev, fstat, major, minor};
 
@@ -30,8 +30,12 @@ pub(super) fn is_loop(device: &File) -> bool {
 /// Returns the path of the file that a loop device, or a partition of one, lies on. `None` for
 /// another device.
 pub(crate) fn file_below_loop(device: u64) -> Option<PathBuf> {
-    let read = |place| read(folder(device).join(place)).ok();
-    let mut path = ["loop/backing_file", "../loop/backing_file"].into_iter().find_map(read)?;
+    ["loop", "../loop"].into_iter().find_map(|place| file_of_loop(&folder(device).join(place)))
+}
+
+/// Returns the path in a loop device's folder `loop`.
+pub(crate) fn file_of_loop(folder: &Path) -> Option<PathBuf> {
+    let mut path = read(folder.join("backing_file")).ok()?;
     path.pop_if(|last| *last == b'\n');
     Some(OsString::from_vec(path).into())
 }

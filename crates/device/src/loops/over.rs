@@ -1,44 +1,125 @@
 //! The loop devices over a file: their users change it past every lock of the file.
 
-use std::ffi::OsStr;
+use std::ffi::CString;
+use std::fmt;
 use std::fs::{self, File};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::fs::{AtFlags, StatxFlags, statx};
 
+use super::ask::{Asked, Asking, id_at};
 use super::{FileId, file_of};
 use crate::file::sysfs;
-use crate::mount_table::MountTable;
+
+/// How long a device may be silent before the next one is asked.
+const BRIEFLY: Duration = Duration::from_secs(1);
+/// How much longer all silent devices have, together.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// A loop device that keeps a file from being changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LoopOver {
+    /// This device lies on the file.
+    Lies(PathBuf),
+    /// This device does not say what it lies on.
+    Silent(PathBuf),
+}
+
+impl fmt::Display for LoopOver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lies(device) => write!(f, "is in use by the loop device {}", device.display()),
+            Self::Silent(device) => {
+                write!(f, "may be in use by the loop device {}, which does not answer", device.display())
+            }
+        }
+    }
+}
+
+impl LoopOver {
+    /// The device.
+    pub fn device(&self) -> &Path {
+        match self {
+            Self::Lies(device) | Self::Silent(device) => device,
+        }
+    }
+}
 
 /// Returns a loop device over a regular file, or another loop device over the file of a loop
 /// device, if there is one. A device that this user may not open is known by the path that it was
 /// made with, which leads elsewhere once its file is renamed, and in another mount namespace.
 ///
-/// The kernel asks a server for the numbers of a FUSE file below a loop device, or of a file on
-/// another machine. That server may not answer, so that a device whose path lies there is left out,
-/// unless the file itself lies on the same file system.
-pub fn loop_over(file: &File) -> Option<PathBuf> {
+/// Each device is asked: its path says nothing about its file once that has been mounted over. The
+/// kernel asks the device's file in turn. Where that does not answer and this file does, they are
+/// two files.
+pub fn loop_over(file: &File) -> Option<LoopOver> {
     let of = file.metadata().ok()?;
-    let (id, itself) = match () {
-        () if of.is_file() => ((of.dev(), of.ino()), None),
-        () if of.file_type().is_block_device() => (id_of_device(file, &of)?, Some(of.rdev())),
-        () => return None,
+    let id = id_of(file)?;
+    let itself = of.file_type().is_block_device().then(|| of.rdev());
+    let (nodes, devices): (Vec<_>, Vec<_>) =
+        bound_devices().filter(|(node, _)| !is_itself(node, itself)).unzip();
+    let lies = |number: usize, found: Option<FileId>| {
+        (found == Some(id)).then(|| LoopOver::Lies(nodes.get(number).cloned().unwrap_or_default()))
     };
-    let mounts = MountTable::read().ok();
-    let disks = fs::read_dir("/sys/block").ok()?.flatten();
-    let loops = disks.filter(|disk| disk.file_name().as_bytes().starts_with(b"loop"));
-    let mut nodes = loops.map(|disk| (Path::new("/dev").join(disk.file_name()), disk.path()));
-    let found = nodes.find(|(node, folder)| {
-        let backing = folder.join("loop/backing_file");
-        let Ok(path) = fs::read(backing) else { return false };
-        let path = Path::new(OsStr::from_bytes(path.trim_ascii_end()));
-        !is_itself(node, itself)
-            && may_lie_on(mounts.as_ref(), path, id.0)
-            && id_below(node, path) == Some(id)
+    let mut silent = Vec::new();
+    let mut next = 0;
+    while next < nodes.len() {
+        let Ok(mut asking) = Asking::start(&devices[next..]) else {
+            return Some(LoopOver::Silent(nodes[next].clone()));
+        };
+        while next < nodes.len()
+            && let Some(found) = asking.answer(Instant::now() + BRIEFLY)
+        {
+            if let Some(over) = lies(next, found) {
+                return Some(over);
+            }
+            next += 1;
+        }
+        if next < nodes.len() {
+            silent.push((next, asking));
+            next += 1;
+        }
+    }
+    // Answered after the devices were asked.
+    let answers = silent.is_empty() || id_of(file) == Some(id);
+    let until = Instant::now() + PATIENCE;
+    let mut over = silent.into_iter().filter_map(|(number, mut asking)| match asking.answer(until) {
+        Some(found) => lies(number, found),
+        None if answers && asking.asks_file => None,
+        None => Some(LoopOver::Silent(nodes[number].clone())),
     });
-    found.map(|(node, _)| node)
+    over.next()
+}
+
+/// The numbers of a regular file, or of the file below a loop device: by its file system, not from
+/// memory.
+fn id_of(file: &File) -> Option<FileId> {
+    let of = file.metadata().ok()?;
+    if of.file_type().is_block_device() {
+        let path = || c_path(sysfs::file_below_loop(of.rdev())?);
+        return file_of(file).or_else(|| id_at(&path()?));
+    }
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+    let of = statx(file, c"", flags, StatxFlags::INO).ok().filter(|_| of.is_file())?;
+    Some((libc::makedev(of.stx_dev_major, of.stx_dev_minor), of.stx_ino))
+}
+
+/// All loop devices that have a file.
+fn bound_devices() -> impl Iterator<Item = (PathBuf, Asked)> {
+    let disks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let loops = disks.filter(|disk| disk.file_name().as_bytes().starts_with(b"loop"));
+    loops.filter_map(|disk| {
+        let node = Path::new("/dev").join(disk.file_name());
+        let path = sysfs::file_of_loop(&disk.path().join("loop"))?;
+        Some((node.clone(), Asked { node: c_path(node)?, path: c_path(path)? }))
+    })
+}
+
+fn c_path(path: PathBuf) -> Option<CString> {
+    CString::new(path.into_os_string().into_vec()).ok()
 }
 
 /// Whether a node is the device itself, or the disk that it is a partition of.
@@ -48,27 +129,4 @@ fn is_itself(node: &Path, itself: Option<u64>) -> bool {
     let whole = fs::canonicalize(format!("/sys/dev/block/{}:{}", libc::major(itself), libc::minor(itself)));
     let is_part = whole.is_ok_and(|whole| whole.parent().and_then(Path::file_name) == node.file_name());
     disk.is_ok_and(|disk| disk == itself) || is_part
-}
-
-fn id_of_device(device: &File, of: &fs::Metadata) -> Option<FileId> {
-    file_of(device).or_else(|| id_at(&sysfs::file_below_loop(of.rdev())?))
-}
-
-/// Whether a loop device with this path may lie over a file of a file system: not where the path
-/// is a server's, of another file system.
-fn may_lie_on(mounts: Option<&MountTable>, path: &Path, device: u64) -> bool {
-    let on = mounts.and_then(|mounts| mounts.above(path));
-    on.is_none_or(|(mount, number)| number == device || !mount.is_served())
-}
-
-fn id_below(node: &Path, path: &Path) -> Option<FileId> {
-    let open = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(node);
-    open.ok().and_then(|device| file_of(&device)).or_else(|| id_at(path))
-}
-
-/// The numbers of the file at a path, from the kernel's memory where that has them.
-fn id_at(path: &Path) -> Option<FileId> {
-    let flags = AtFlags::STATX_DONT_SYNC;
-    let of = statx(CWD, path, flags, StatxFlags::INO).ok().filter(|_| path.is_absolute())?;
-    Some((libc::makedev(of.stx_dev_major, of.stx_dev_minor), of.stx_ino))
 }

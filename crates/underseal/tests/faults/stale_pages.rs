@@ -28,6 +28,22 @@ impl Drop for Loop {
     }
 }
 
+/// An empty file system over a folder.
+struct Hides(PathBuf);
+
+impl Hides {
+    fn with_tmpfs(folder: &Path) -> Self {
+        run(client("mount").args(["-t", "tmpfs", "none"]).arg(folder));
+        Self(folder.to_owned())
+    }
+}
+
+impl Drop for Hides {
+    fn drop(&mut self) {
+        let _ = client("umount").arg(&self.0).status();
+    }
+}
+
 #[test]
 fn a_passphrase_that_was_removed_through_another_node_opens_nothing() {
     if let Some(reason) = cannot_mount() {
@@ -113,18 +129,47 @@ fn a_loop_device_over_a_file_without_an_answer_does_not_stop_a_reencryption() {
     }
     let scratch = Scratch::new();
     let volume = Volume::luks2(&scratch, "17M");
-    let other = Volume::at(&scratch, "other").format("17M", &[]);
-    let mounted = Mounted::start(&scratch, &volume, &[]);
+    let folder = scratch.path("folder");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("disk"), "").unwrap();
+    let mounted = Mounted::start_at(&scratch, volume.command("open"), &folder.join("disk"), &[]);
     let device = Loop::over(mounted.path());
-    mounted.signal(Signal::STOP);
-    let mut begin = tool("timeout");
-    begin.args(["--kill-after=5", "20", env!("CARGO_BIN_EXE_underseal"), "reencrypt", "-q", "--init-only"]);
-    begin.arg(&other.image).arg("--passphrase-file").arg(&other.passphrase);
-    // A process that waits for the server would keep a pipe open, even after SIGKILL.
-    let log = scratch.path("begin.log");
-    let begun = begin.stdout(Stdio::null()).stderr(File::create(&log).unwrap()).status().unwrap();
-    mounted.signal(Signal::CONT);
+    for (name, is_hidden) in [("seen", false), ("hidden", true)] {
+        let other = Volume::at(&scratch, name).format("17M", &[]);
+        let hides = is_hidden.then(|| Hides::with_tmpfs(&folder));
+        mounted.signal(Signal::STOP);
+        let mut begin = tool("timeout");
+        begin.args(["--kill-after=5", "20", env!("CARGO_BIN_EXE_underseal"), "reencrypt", "-q"]);
+        begin.arg("--init-only").arg(&other.image).arg("--passphrase-file").arg(&other.passphrase);
+        // A process that waits for the server would keep a pipe open, even after SIGKILL.
+        let log = scratch.path("begin.log");
+        let begun = begin.stdout(Stdio::null()).stderr(File::create(&log).unwrap()).status().unwrap();
+        mounted.signal(Signal::CONT);
+        drop(hides);
+        assert!(begun.success(), "{name}: {begun}: {}", std::fs::read_to_string(&log).unwrap());
+    }
     drop(device);
-    assert!(begun.success(), "{begun}: {}", std::fs::read_to_string(&log).unwrap());
+    mounted.stop();
+}
+
+#[test]
+fn a_loop_device_is_found_when_its_file_is_hidden_by_a_mount() {
+    if let Some(reason) = cannot_mount() {
+        return skip("a_loop_device_is_found_when_its_file_is_hidden", reason);
+    }
+    let scratch = Scratch::new();
+    let below = Volume::at(&scratch, "below").format("17M", &[]);
+    let other = scratch.path("other name");
+    std::fs::hard_link(&below.image, &other).unwrap();
+    let device = Loop::over(&below.image);
+    let served = Volume::at(&scratch, "served").format("17M", &[]);
+    let mounted = Mounted::start_at(&scratch, served.command("open"), &below.image, &[]);
+    let mut reencrypt = underseal();
+    reencrypt.args(["reencrypt", "-q"]).arg(&other).args(CHEAP_PBKDF2);
+    let refused = output(reencrypt.arg("--passphrase-file").arg(&below.passphrase));
+    assert_eq!(refused.status.code(), Some(4), "{refused:?}");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains(&format!("is in use by the loop device {}", device.0.display())), "{said}");
+    drop(device);
     mounted.stop();
 }

@@ -72,10 +72,9 @@ pub(super) fn says_what(args: &ReencryptArgs) -> bool {
 /// Refuses an image that a loop device is over, or another one over the file of a loop device: a
 /// file system that is mounted there would write over what is made. Fails with `InUse`.
 pub(super) fn refuse_looped(image: &Path) -> Result<()> {
-    let Some(device) = File::open(image).ok().and_then(|file| loop_over(&file)) else { return Ok(()) };
-    let device = device.display();
-    let what = format!("{}: is in use by the loop device {device}", image.display());
-    Err(Error::new(Exit::InUse, what).with_remedy(format!("unmount it, then losetup --detach {device}")))
+    let Some(over) = File::open(image).ok().and_then(|file| loop_over(&file)) else { return Ok(()) };
+    let remedy = format!("unmount it, then losetup --detach {}", over.device().display());
+    Err(Error::new(Exit::InUse, format!("{}: {over}", image.display())).with_remedy(remedy))
 }
 
 /// Refuses options that do not fit the unfinished reencryption, or that need one. The same command
