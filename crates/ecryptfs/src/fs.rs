@@ -65,7 +65,7 @@ use rustix::io::Errno;
 
 pub use crate::file::{Crypto, CryptoPolicy, MountKeys, Sealing};
 pub(crate) use mount::raise_descriptor_limit;
-pub use mount::{Allow, Mount, MountConfig, Unmounter, unmount};
+pub use mount::{Allow, LowerFolder, Mount, MountConfig, Unmounter, unmount};
 use underseal_fuse::FuseChannel;
 pub use underseal_fuse::MountEntry;
 

@@ -63,13 +63,22 @@ impl Error for ForeignLink {}
 /// `PermissionDenied` with a [`ForeignLink`]; `ELOOP` when the last name became a link meanwhile;
 /// errors of the system.
 pub fn canonical(path: &Path) -> io::Result<PathBuf> {
+    let fd = pin(path)?;
+    fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+}
+
+/// Opens an existing file or folder, without access to its contents (`O_PATH`).
+///
+/// # Errors
+/// The kinds of [`canonical`].
+pub fn pin(path: &Path) -> io::Result<OwnedFd> {
     let place = LastName::of(path)?;
     let flags = if place.is_of_kernel { OFlags::PATH | OFlags::CLOEXEC } else { PIN };
     let fd = openat(&place.folder, &*place.name, flags, Mode::empty())?;
     if is_link(&about(&fd)?) {
         return Err(Errno::LOOP.into());
     }
-    fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+    Ok(fd)
 }
 
 /// Opens a file to append to it, and creates it for its owner only if it is missing.
@@ -265,7 +274,7 @@ mod tests {
         // A link of root that leads to a link of the user.
         symlink("user/file", at("link")).unwrap();
         for name in ["user/file", "user/folder", "user/folder/file", "user/folder/new", "link"] {
-            for refused in [canonical(&at(name)).map(drop), append(&at(name)).map(drop)] {
+            for refused in [pin(&at(name)).map(drop), append(&at(name)).map(drop)] {
                 let refused = refused.unwrap_err();
                 assert!(ForeignLink::is_cause_of(&refused), "{name}: {refused}");
                 assert!(refused.to_string().contains("/user/f"), "{name}: {refused}");

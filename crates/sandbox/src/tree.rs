@@ -12,7 +12,6 @@
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
 use std::thread;
 
 use rustix::fs::{CWD, Mode, mkdirat};
@@ -32,13 +31,13 @@ pub struct OwnTree {
 }
 
 impl OwnTree {
-    /// Copies the mounts of a folder. With `devices`, its device nodes can be opened.
+    /// Copies the mounts of an open folder. With `devices`, its device nodes can be opened.
     ///
     /// # Errors
     /// `EPERM` without root's `CAP_SYS_ADMIN`; `ENOSYS` before Linux 5.12; other errors of the
     /// system.
-    pub fn of(folder: &Path, devices: bool) -> io::Result<Self> {
-        let tree = open_tree(CWD, folder, COPY)?;
+    pub fn of(folder: impl AsFd, devices: bool) -> io::Result<Self> {
+        let tree = open_tree(folder, "", COPY | OpenTreeFlags::AT_EMPTY_PATH)?;
         let attributes = if devices { MountAttrFlags::empty() } else { MountAttrFlags::MOUNT_ATTR_NODEV };
         set(&tree, attributes, OpenTreeFlags::AT_RECURSIVE)?;
         // In a thread's own namespace, which ends with the thread.

@@ -368,6 +368,8 @@ impl From<ecryptfs::Error> for Error {
             IoKind::Memory => (Exit::Failed, "retry with more memory free"),
             _ => (Exit::Failed, ""),
         };
+        let cause = error.source().and_then(<dyn StdError>::downcast_ref);
+        let remedy = if cause.is_some_and(ForeignLink::is_cause_of) { ForeignLink::REMEDY } else { remedy };
         Self::of(exit, &error, remedy)
     }
 }

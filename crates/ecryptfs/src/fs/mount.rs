@@ -2,15 +2,16 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{FileType, fstat};
+use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
 pub use underseal_fuse::Unmounter;
 use underseal_fuse::{FuseSession, Init, MountSettings, Point, RingShare, capability};
-use underseal_sandbox::OwnTree;
+use underseal_sandbox::{OwnTree, pin};
 
 use super::dispatch::{FsWorker, ReplyPath};
 use super::rings::{self, RingWorker};
@@ -73,6 +74,35 @@ impl Default for MountConfig {
     }
 }
 
+/// A lower folder, opened once: its path may lead elsewhere before it is mounted.
+#[derive(Debug)]
+pub struct LowerFolder {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl LowerFolder {
+    /// Opens a folder. A link of another user is not followed.
+    ///
+    /// # Errors
+    /// A [`ForeignLink`](underseal_sandbox::ForeignLink); `ENOTDIR` for another file; `ENOTCONN`
+    /// for a mount whose server has ended; other errors of the system.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let fd = pin(path)?;
+        if FileType::from_raw_mode(fstat(&fd)?.st_mode) != FileType::Directory {
+            return Err(Errno::NOTDIR.into());
+        }
+        let path = fs::read_link(crate::proc_path(&fd))?;
+        Ok(Self { fd, path })
+    }
+}
+
+impl AsFd for LowerFolder {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
 /// A mounted folder that is being served.
 pub struct Mount {
     session: FuseSession,
@@ -91,17 +121,21 @@ impl Mount {
     /// from here on.
     ///
     /// # Errors
-    /// `Busy` when another mount or a tool uses the lower folder; `Io` when the folder does not
-    /// exist, or the system refuses.
-    pub fn new(lower: &Path, at: &Path, sealing: Option<Sealing>, config: &MountConfig) -> Result<Self> {
+    /// `Busy` when another mount or a tool uses the lower folder; `Io` when the system refuses.
+    pub fn new(
+        lower: LowerFolder,
+        at: &Path,
+        sealing: Option<Sealing>,
+        config: &MountConfig,
+    ) -> Result<Self> {
         let failed = |what: &str, path: &Path, e: io::Error| {
             Error::new(ErrorKind::Io, format!("cannot {what} {}", path.display())).with_source(e)
         };
-        let lower = fs::canonicalize(lower).map_err(|e| failed("open", lower, e))?;
+        let LowerFolder { fd: folder, path: lower } = lower;
         let point = Arc::new(Point::open(at).map_err(|e| failed("mount on", at, e))?);
         let at = point.path().to_owned();
         let read_only = config.read_only || sealing.as_ref().is_some_and(|sealing| sealing.encrypted_view);
-        let (tree, root) = tree(&lower, config).map_err(|e| failed("open", &lower, e))?;
+        let (tree, root) = tree(folder, config);
         // On this descriptor, so that no other folder can be reached.
         let claim = RootLock::on(&tree, &lower, if read_only { LockMode::Shared } else { LockMode::Alone })?;
         let opened = Arc::new(tree.try_clone().map_err(|e| failed("open", &lower, e))?);
@@ -240,16 +274,15 @@ impl Mount {
 }
 
 /// Returns the lower folder, and the root that belongs to it.
-fn tree(lower: &Path, config: &MountConfig) -> io::Result<(OwnedFd, Option<Arc<OwnedFd>>)> {
+fn tree(lower: OwnedFd, config: &MountConfig) -> (OwnedFd, Option<Arc<OwnedFd>>) {
     if config.own_tree && identity::is_root() {
         let devices = config.others.iter().any(|option| option == "dev");
-        match OwnTree::of(lower, devices) {
-            Ok(OwnTree { tree, root }) => return Ok((tree, Some(Arc::new(root)))),
+        match OwnTree::of(&lower, devices) {
+            Ok(OwnTree { tree, root }) => return (tree, Some(Arc::new(root))),
             Err(e) => log::warn!("the server keeps its way to other folders and to device nodes: {e}"),
         }
     }
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok((open(lower, flags, Mode::empty())?, None))
+    (lower, None)
 }
 
 /// Unmounts a FUSE mount that may be of this kind, as its user: fusermount3 -u.

@@ -1,10 +1,10 @@
 //! Folders and entries by descriptors: the only way in which tools access a tree, which its owner
 //! may change meanwhile.
 //!
-//! A path is looked up once, for the root. All other lookups are relative to an open folder, one
-//! name at a time, and no symlink is followed. An entry is pinned (O_PATH) before its attributes
-//! are read, so the inspected file is the file that is opened, and the file that gets an owner or a
-//! mode. Paths are for messages.
+//! A path is looked up once, for the root, through links of this user and of root only. All other
+//! lookups are relative to an open folder, one name at a time, and no symlink is followed. An entry
+//! is pinned (O_PATH) before its attributes are read, so the inspected file is the file that is
+//! opened, and the file that gets an owner or a mode. Paths are for messages.
 //!
 //! Tools go down a tree by recursion, and each level keeps descriptors open, so the number of
 //! levels has a limit.
@@ -21,6 +21,7 @@ use rustix::fs::{
     openat, openat2, readlinkat, renameat_with, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
+use underseal_sandbox::pin;
 
 use super::walk::EntryKind;
 use crate::{Error, ErrorKind, Result};
@@ -65,10 +66,10 @@ pub(super) fn within_itself(path: &Path) -> Error {
 }
 
 impl TreeFolder {
-    /// Opens a tree's root, the only path that is followed.
+    /// Opens a tree's root, the only path that is followed, but for links of other users.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let fd =
-            openat(CWD, path, FOLDER, Mode::empty()).map_err(|e| Error::io(path, "cannot be listed", e))?;
+        let fd = pin(path).and_then(|fd| Ok(openat(fd, ".", FOLDER, Mode::empty())?));
+        let fd = fd.map_err(|e| Error::io(path, "cannot be listed", e))?;
         Ok(Self { fd, path: path.into(), depth: 0 })
     }
 
@@ -78,7 +79,7 @@ impl TreeFolder {
             Some(above) if !above.as_os_str().is_empty() => above,
             _ => Path::new("."),
         };
-        let fd = openat(CWD, above, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        let fd = pin(above).and_then(|fd| Ok(openat(fd, ".", PIN | OFlags::DIRECTORY, Mode::empty())?));
         let fd = fd.map_err(|e| Error::io(path, "cannot be inspected", e))?;
         Ok(Self { fd, path: path.parent().unwrap_or(Path::new("")).into(), depth: 0 })
     }

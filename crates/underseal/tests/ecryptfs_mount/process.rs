@@ -200,6 +200,42 @@ fn root_does_not_believe_what_another_has_set_up() {
 }
 
 #[test]
+fn a_lower_folder_is_not_reached_through_a_link_of_another_user() {
+    let test = "a_lower_folder_is_not_reached_through_a_link_of_another_user";
+    if unable(test) {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return skip(test, "giving links away needs root");
+    }
+    let folder = Folder::new();
+    let at = |name: &str| folder.scratch.path(name);
+    fs::create_dir(at("user")).unwrap();
+    fs::create_dir(folder.lower.join("inner")).unwrap();
+    symlink(&folder.lower, at("user/lower")).unwrap();
+    let mount = |lower: &str, more: &[&str]| {
+        let mut command = underseal();
+        command.args(["ecryptfs", "mount", "--daemon", "--passphrase-file"]).arg(at("passphrase"));
+        let ran = output(command.args(more).arg(at(lower)).arg(&folder.plain));
+        unmount_stale(&folder.plain);
+        ran
+    };
+    // A link of this user.
+    let own = mount("user/lower/inner", &[]);
+    assert!(own.status.success(), "{}", String::from_utf8_lossy(&own.stderr));
+    lchown(at("user/lower"), Some(61_234), None).unwrap();
+    for (lower, more) in
+        [("user/lower", &[][..]), ("user/lower", &["--no-sandbox"]), ("user/lower/inner", &[])]
+    {
+        let refused = mount(lower, more);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{lower} {said}");
+        assert!(said.contains("is a link of another user (uid 61234)"), "{said}");
+        assert!(said.contains("\ntry: the path that the link leads to"), "{said}");
+    }
+}
+
+#[test]
 fn links_of_another_user_are_not_followed() {
     let test = "links_of_another_user_are_not_followed";
     if unable(test) {

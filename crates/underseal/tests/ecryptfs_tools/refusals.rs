@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::ecryptfs_tools::{assert_done, assert_refused, ecryptfs, imported, lower_file};
+use crate::support::mounts::skip;
 use crate::support::volume::underseal;
 use crate::support::{Scratch, output, run, tool};
 
@@ -157,6 +158,46 @@ fn a_destination_in_the_folder_that_is_read_is_refused() {
     }
     // A name that only begins alike.
     assert_done(&ecryptfs(&scratch, "import", &["plain", "plain-lower"]));
+}
+
+#[test]
+fn a_tree_is_not_reached_through_a_link_of_another_user() {
+    let scratch = Scratch::new();
+    imported(&scratch, "");
+    fs::create_dir(scratch.path("user")).unwrap();
+    let link = scratch.path("user/link");
+    std::os::unix::fs::symlink("..", &link).unwrap();
+    assert_done(&ecryptfs(&scratch, "check", &["user/link/lower"]));
+    match std::os::unix::fs::lchown(&link, Some(61_234), None) {
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+            return skip("a_tree_is_not_reached_through_a_link", "giving links away needs root");
+        }
+        given => given.unwrap(),
+    }
+    for (verb, args) in [
+        ("check", &["user/link/lower"][..]),
+        ("check", &["user/link/lower/file15"]),
+        ("export", &["user/link/lower", "back"]),
+        ("export", &["lower", "user/link/back"]),
+        ("import", &["user/link/plain", "back"]),
+        ("import", &["plain", "user/link/back"]),
+        ("import", &["user/link/", "back"]),
+        ("rename-tree", &["user/link/lower", "--plain"]),
+        ("rewrap", &["user/link/lower", "--new-passphrase-file", "pass"]),
+    ] {
+        let refused = ecryptfs(&scratch, verb, args);
+        assert_refused(&refused, 1, &["is a link of another user (uid 61234)", "\ntry: the path that"]);
+        assert!(!scratch.path("back").exists(), "{verb}");
+    }
+    let mut convert = underseal();
+    convert.current_dir(scratch.folder()).args([
+        "ecryptfs",
+        "convert",
+        "--header",
+        "xattr",
+        "user/link/lower",
+    ]);
+    assert_refused(&output(&mut convert), 1, &["is a link of another user (uid 61234)"]);
 }
 
 #[test]

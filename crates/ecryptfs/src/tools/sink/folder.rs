@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, mkdirat};
+use rustix::fs::{Mode, mkdirat};
 use rustix::io::Errno;
 
 use super::{Sink, why};
@@ -45,11 +45,14 @@ impl FolderSink {
 
 /// Creates a folder for its owner only, unless it exists and is empty, and opens it.
 pub(in crate::tools) fn empty(root: &Path) -> Result<TreeFolder> {
-    match mkdirat(CWD, root, Mode::from_raw_mode(0o700)) {
-        Err(Errno::EXIST) => {}
-        // A symlink that replaced it meanwhile is not followed.
-        Ok(()) => return Ok(TreeFolder::above(root)?.pin(last(root))?.folder()?.called(root)),
-        Err(e) => return Err(Error::io(root, "cannot be made", e)),
+    if root.file_name().is_some() {
+        let above = TreeFolder::above(root)?;
+        match mkdirat(&above, last(root), Mode::from_raw_mode(0o700)) {
+            Err(Errno::EXIST) => {}
+            // A symlink that replaced it meanwhile is not followed.
+            Ok(()) => return Ok(above.pin(last(root))?.folder()?.called(root)),
+            Err(e) => return Err(Error::io(root, "cannot be made", e)),
+        }
     }
     let folder = TreeFolder::open(root)?;
     if folder.names()?.is_empty() {

@@ -9,7 +9,7 @@ use underseal_ecryptfs::tools::{
     ExportOptions, FolderSink, ImportOptions, Sink, Summary, TarSink, check_outside, export as to_sink,
     import as to_lower, import_tar,
 };
-use underseal_ecryptfs::{Cipher, HeaderLocation};
+use underseal_ecryptfs::{Cipher, ErrorKind, HeaderLocation};
 
 use super::access::Access;
 use super::report::TreeReport;
@@ -106,8 +106,12 @@ pub(super) fn import(args: &TreeImportArgs, quiet: bool) -> Result<()> {
 
 /// Refuses a destination whose contents the tool would read.
 fn must_be_outside(destination: &Path, source: &Path) -> Result<()> {
-    let remedy = format!("a destination outside of {}", source.display());
-    check_outside(destination, source).map_err(|e| Error::from(e).with_remedy(remedy))
+    check_outside(destination, source).map_err(|e| match e.kind() {
+        ErrorKind::BadOption => {
+            Error::from(e).with_remedy(format!("a destination outside of {}", source.display()))
+        }
+        _ => e.into(),
+    })
 }
 
 fn must_be_folder(path: &Path) -> Result<()> {

@@ -1,14 +1,16 @@
 //! `underseal ecryptfs mount` and `umount`.
 
+use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use underseal_cipher::Key;
-use underseal_ecryptfs::fs::{self, Allow, Crypto, CryptoPolicy, Mount, MountConfig, Sealing, Unmounter};
+use underseal_ecryptfs::fs::{
+    self, Allow, Crypto, CryptoPolicy, LowerFolder, Mount, MountConfig, Sealing, Unmounter,
+};
 use underseal_ecryptfs::options::EcryptfsOptions;
 use underseal_ecryptfs::{Cipher, HeaderLocation};
 use underseal_fuse::Point;
@@ -109,30 +111,31 @@ pub(super) fn serve(
     quiet: bool,
     sealing: impl FnOnce() -> Result<Sealing>,
 ) -> Result<()> {
-    for folder in [lower, mountpoint] {
-        let about = std::fs::metadata(folder).map_err(|e| match Errno::from_io_error(&e) {
-            Some(Errno::NOTCONN) => Error::io(folder, "what was mounted there has ended", e)
-                .with_remedy("`underseal ecryptfs umount PATH` first"),
-            _ => Error::io(folder, "cannot be mounted", e),
-        })?;
-        if !about.is_dir() {
-            return Err(Error::usage(format!("{}: not a folder", folder.display())));
-        }
+    let failed = |folder: &Path, e: io::Error| match Errno::from_io_error(&e) {
+        Some(Errno::NOTCONN) => Error::io(folder, "what was mounted there has ended", e)
+            .with_remedy("`underseal ecryptfs umount PATH` first"),
+        Some(Errno::NOTDIR) => Error::usage(format!("{}: not a folder", folder.display())),
+        _ => Error::io(folder, "cannot be mounted", e),
+    };
+    let open_lower = || LowerFolder::open(lower).map_err(|e| failed(lower, e));
+    open_lower()?;
+    let about = std::fs::metadata(mountpoint).map_err(|e| failed(mountpoint, e))?;
+    if !about.is_dir() {
+        return Err(failed(mountpoint, Errno::NOTDIR.into()));
     }
     // The fork comes before any thread or key exists: see `daemon`.
     let child = if args.daemon { Some(daemon::fork()?) } else { None };
     if let Some(path) = &args.log_file {
         logging::to_file(path)?;
     }
+    // A daemon closes what was opened before the fork.
+    let below = open_lower()?;
     let point = Point::open(mountpoint).map_err(|e| Error::io(mountpoint, "cannot be mounted", e))?;
     if !args.no_sandbox {
         // The helper is started before any thread or key exists.
         let answer = point.answers();
         // The server has a private mount of the folder, so the helper keeps the lower folder from
         // being unmounted.
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let below = open(lower, flags, Mode::empty())
-            .map_err(|e| Error::io(lower, "cannot be mounted", std::io::Error::from(e)))?;
         let [folder] = point.descriptors();
         Helper::start(Some(OfMount { answer: &answer, keeps: &[folder, below.as_fd()] }), None)
             .map_err(|e| Error::new(Exit::Failed, "no process to unmount with").because(&e))?;
@@ -152,7 +155,7 @@ pub(super) fn serve(
         own_tree: !args.no_sandbox,
         io_uring: !args.no_io_uring,
     };
-    let mount = Mount::new(lower, mountpoint, Some(sealing), &config)?;
+    let mount = Mount::new(below, mountpoint, Some(sealing), &config)?;
     let unmounter = mount.unmounter();
     let pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
     let pid_file = Arc::new(Mutex::new(pid_file));
