@@ -3,7 +3,7 @@
 //! ```text
 //!   run        a command, with the library that its ioctls go through        commands/dm.rs
 //!     |          or with a supervisor that the kernel asks about its system calls   supervise
-//!   install    the same for a whole machine
+//!   install    the same for a whole machine, below its root_folder
 //!     |  socket
 //!   back end   underseal_dm::Mapper: names, tables, nodes; a process that outlives its callers
 //!     |- adopt     devices of a back end that was killed
@@ -33,6 +33,7 @@ mod layers;
 mod lowers;
 mod orders;
 mod owner;
+pub(crate) mod root_folder;
 pub(crate) mod server;
 pub(crate) mod supervise;
 pub(crate) mod syscall_helper;

@@ -10,6 +10,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::cli::{Dm, DmArgs, DmHowArgs, DmInstallArgs, DmRunArgs};
 use crate::dm::install::{InstallOutcome, Programs, install, uninstall};
+use crate::dm::root_folder::RootFolder;
 use crate::dm::{backend, server, supervise, syscall_helper};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
@@ -109,15 +110,16 @@ fn install_files(args: &DmInstallArgs) -> Result<()> {
     } else {
         ("/usr/bin/underseal".into(), Path::new(INSTALLED).join(LIBRARY))
     };
+    let root = root_folder(&args.root)?;
     for path in [&command, &library] {
-        let place = args.root.join(path.strip_prefix("/").unwrap_or(path));
-        if !place.exists() {
-            let what = format!("{} is not there", place.display());
+        let path = path.strip_prefix("/").unwrap_or(path);
+        if !root.leads_somewhere(path) {
+            let what = format!("{} is not there", root.shown(path).display());
             return Err(Error::usage(what).with_remedy("install the package first"));
         }
     }
     let programs = Programs { command: &command, library: &library, folder: &args.how.folder };
-    told(&install(&args.root, &programs)?)?;
+    told(&install(&root, &programs)?)?;
     if is_here {
         print("next: systemctl daemon-reload && systemctl start underseal-dm, or a new shell\n")?;
     }
@@ -125,7 +127,7 @@ fn install_files(args: &DmInstallArgs) -> Result<()> {
 }
 
 fn uninstall_files(root: &Path) -> Result<()> {
-    let Some(outcomes) = uninstall(root)? else {
+    let Some(outcomes) = uninstall(&root_folder(root)?)? else {
         return print("nothing is installed\n");
     };
     told(&outcomes)?;
@@ -134,6 +136,10 @@ fn uninstall_files(root: &Path) -> Result<()> {
             .with_remedy("inspect the file, and remove it by hand"));
     }
     Ok(())
+}
+
+fn root_folder(path: &Path) -> Result<RootFolder> {
+    RootFolder::open(path).map_err(|e| Error::io(path, "cannot be opened", e).into_usage())
 }
 
 fn told(outcomes: &[InstallOutcome]) -> Result<()> {

@@ -14,13 +14,12 @@
 //! The record has the contents of these files, and is written first. A file that differs from the
 //! record was changed by another program, and stays.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, symlink};
-use std::path::{Component, Path, PathBuf};
+use std::io;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::root_folder::RootFolder;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 
@@ -29,6 +28,9 @@ const RECORD: &str = "etc/underseal/dm-installed";
 const UNITS: &str = "etc/systemd/system";
 const UNIT: &str = "underseal-dm.service";
 const RULES: &str = "etc/udev/rules.d/61-underseal-dm.rules";
+const PROFILE: &str = "etc/profile.d/underseal-dm.sh";
+/// The number of bytes above any record's.
+const LONGEST: usize = 1 << 20;
 /// The units that speak to the device mapper.
 const PRELOADED: [&str; 4] = [
     "systemd-cryptsetup@.service",
@@ -67,119 +69,147 @@ pub(crate) enum InstallOutcome {
 }
 
 /// Installs below `root`. Files of an earlier installation are removed first.
-pub(crate) fn install(root: &Path, programs: &Programs<'_>) -> Result<Vec<InstallOutcome>> {
-    let mut new = Installed { files: files(programs)?, ..Installed::default() };
-    let link = Path::new(UNITS).join("sysinit.target.wants").join(UNIT);
-    new.links.push((link, Path::new("..").join(UNIT)));
+pub(crate) fn install(root: &RootFolder, programs: &Programs<'_>) -> Result<Vec<InstallOutcome>> {
+    let mut new = Installed { files: files(programs)?, links: links(), ..Installed::default() };
     let before = Installed::read(root)?.unwrap_or_default();
-    let paths = || new.files.iter().map(|(path, _)| path).chain(new.links.iter().map(|(path, _)| path));
-    for path in paths() {
-        if root.join(path).symlink_metadata().is_ok() && !before.has(root, path) {
-            let what = format!("{} is there and is not what this command wrote", root.join(path).display());
+    for path in new.paths() {
+        let is_there = root.has_name(path).map_err(|e| Error::io(&root.shown(path), "cannot be found", e))?;
+        if is_there && !before.has(root, path) {
+            let what = format!("{} is there and is not what this command wrote", root.shown(path).display());
             return Err(Error::usage(what).with_remedy("move it away"));
         }
     }
     before.remove(root)?;
-    let folders =
-        paths().flat_map(|path| path.ancestors().skip(1)).chain(Path::new(RECORD).ancestors().skip(1));
-    let mut folders: Vec<PathBuf> =
-        folders.filter(|folder| !root.join(folder).exists()).map(Into::into).collect();
-    folders.sort_by_key(|folder| std::cmp::Reverse(folder.components().count()));
-    folders.dedup();
+    let mut folders = new.folders_above();
+    folders.retain(|folder| !root.leads_somewhere(folder));
     new.folders = folders;
     new.write(root)
 }
 
 /// Removes the files installed below `root`; `None` where none are.
-pub(crate) fn uninstall(root: &Path) -> Result<Option<Vec<InstallOutcome>>> {
+pub(crate) fn uninstall(root: &RootFolder) -> Result<Option<Vec<InstallOutcome>>> {
     Installed::read(root)?.map(|installed| installed.remove(root)).transpose()
 }
 
 impl Installed {
-    fn read(root: &Path) -> Result<Option<Self>> {
-        let path = root.join(RECORD);
-        let text = match fs::read(&path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            read => read.map_err(|e| Error::io(&path, "cannot be read", e))?,
-        };
+    /// Reads the record. Only files that this command writes may be in it, and only this user or
+    /// root may have written it: what it names is removed.
+    fn read(root: &RootFolder) -> Result<Option<Self>> {
+        let path = root.shown(Path::new(RECORD));
         let bad = || Error::new(Exit::Failed, format!("{} is not what this command writes", path.display()));
-        let this: Self = serde_json::from_slice(&text).map_err(|e| bad().because(&e))?;
-        let stays_below = |path: &PathBuf| path.components().all(|part| matches!(part, Component::Normal(_)));
-        let paths = this.files.iter().map(|(path, _)| path).chain(this.links.iter().map(|(path, _)| path));
-        if !paths.chain(&this.folders).all(stays_below) {
-            return Err(bad());
+        let found = match root.file(Path::new(RECORD)) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            found => found.map_err(|e| Error::io(&path, "cannot be read", e))?.ok_or_else(bad)?,
+        };
+        let user = found.user;
+        if user != 0 && user != rustix::process::geteuid().as_raw() {
+            let what = format!("{} belongs to another user (uid {user})", path.display());
+            return Err(
+                Error::new(Exit::Failed, what).with_remedy("chown it, if what it names may be removed")
+            );
         }
-        Ok(Some(this))
+        let text = found.read(LONGEST).map_err(|e| Error::io(&path, "cannot be read", e))?;
+        let this: Self = serde_json::from_slice(&text).map_err(|e| bad().because(&e))?;
+        let known = Self {
+            files: file_paths().map(|path| (path, String::new())).collect(),
+            links: links(),
+            folders: Vec::new(),
+        };
+        let is_known = this.files.iter().all(|(path, _)| known.files.iter().any(|(known, _)| known == path))
+            && this.links.iter().all(|link| known.links.contains(link))
+            && this.folders.iter().all(|folder| known.folders_above().contains(folder));
+        if is_known { Ok(Some(this)) } else { Err(bad()) }
     }
 
-    fn write(&self, root: &Path) -> Result<Vec<InstallOutcome>> {
-        let failed = |path: &Path, e: io::Error| Error::io(path, "cannot be written", e);
-        let make_folder = |path: &Path| {
-            let folder = path.parent().unwrap_or(root);
-            fs::create_dir_all(folder).map_err(|e| failed(folder, e))
-        };
+    /// The paths of all files and links.
+    fn paths(&self) -> impl Iterator<Item = &Path> {
+        let links = self.links.iter().map(|(path, _)| path);
+        links.chain(self.files.iter().map(|(path, _)| path)).map(PathBuf::as_path)
+    }
+
+    /// The folders that these files and the record are in, the inner ones first.
+    fn folders_above(&self) -> Vec<PathBuf> {
+        let paths = self.paths().chain([Path::new(RECORD)]);
+        let folders = paths.flat_map(|path| path.ancestors().skip(1));
+        let mut folders: Vec<PathBuf> =
+            folders.filter(|folder| !folder.as_os_str().is_empty()).map(Into::into).collect();
+        folders.sort_by(|a, b| (b.components().count(), b).cmp(&(a.components().count(), a)));
+        folders.dedup();
+        folders
+    }
+
+    fn write(&self, root: &RootFolder) -> Result<Vec<InstallOutcome>> {
         let record = serde_json::to_string_pretty(self);
         let record = record.map_err(|e| Error::new(Exit::Failed, "no record").because(&e))? + "\n";
         let files = self.files.iter().map(|(path, text)| (path.as_path(), text.as_str()));
         let mut outcomes = Vec::new();
-        for (path, text) in std::iter::once((Path::new(RECORD), record.as_str())).chain(files) {
-            let path = root.join(path);
-            make_folder(&path)?;
-            // A symbolic link that was made in the meantime is not followed.
-            let file = File::options().write(true).create_new(true).mode(0o644).open(&path);
-            let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
-            written.map_err(|e| failed(&path, e))?;
+        let mut note = |path: &Path, made: io::Result<()>| {
+            let path = root.shown(path);
+            made.map_err(|e| Error::io(&path, "cannot be written", e))?;
             outcomes.push(InstallOutcome::Written(path));
+            Ok::<_, Error>(())
+        };
+        for (path, text) in std::iter::once((Path::new(RECORD), record.as_str())).chain(files) {
+            note(path, root.make_file(path, text))?;
         }
         for (path, target) in &self.links {
-            let path = root.join(path);
-            make_folder(&path)?;
-            symlink(target, &path).map_err(|e| failed(&path, e))?;
-            outcomes.push(InstallOutcome::Written(path));
+            note(path, root.make_link(path, target))?;
         }
         Ok(outcomes)
     }
 
     /// Returns true when a path is as it was installed.
-    fn has(&self, root: &Path, path: &Path) -> bool {
-        let place = root.join(path);
+    fn has(&self, root: &RootFolder, path: &Path) -> bool {
         let file = self.files.iter().find(|(known, _)| known == path);
         let link = self.links.iter().find(|(known, _)| known == path);
-        let is_file = || place.symlink_metadata().is_ok_and(|of| of.is_file());
-        file.is_some_and(|(_, text)| is_file() && fs::read(&place).is_ok_and(|now| now == text.as_bytes()))
-            || link.is_some_and(|(_, target)| fs::read_link(&place).is_ok_and(|now| now == *target))
+        let contents = |most| root.file(path).ok().flatten().and_then(|file| file.read(most).ok());
+        file.is_some_and(|(_, text)| contents(text.len()).is_some_and(|now| now == text.as_bytes()))
+            || link.is_some_and(|(_, target)| root.link(path).is_ok_and(|now| now == *target))
     }
 
-    fn remove(&self, root: &Path) -> Result<Vec<InstallOutcome>> {
+    fn remove(&self, root: &RootFolder) -> Result<Vec<InstallOutcome>> {
         let mut outcomes = Vec::new();
         let failed = |path: &Path, e: io::Error| Error::io(path, "cannot be removed", e);
-        let links = self.links.iter().map(|(path, _)| path);
-        for path in links.chain(self.files.iter().map(|(path, _)| path)) {
-            let place = root.join(path);
-            outcomes.push(match place.symlink_metadata() {
-                Err(e) if e.kind() == io::ErrorKind::NotFound => InstallOutcome::Missing(place),
+        for path in self.paths() {
+            let place = root.shown(path);
+            outcomes.push(match root.has_name(path) {
                 Err(e) => return Err(failed(&place, e)),
-                Ok(_) if !self.has(root, path) => InstallOutcome::Changed(place),
-                Ok(_) => {
-                    fs::remove_file(&place).map_err(|e| failed(&place, e))?;
+                Ok(false) => InstallOutcome::Missing(place),
+                Ok(true) if !self.has(root, path) => InstallOutcome::Changed(place),
+                Ok(true) => {
+                    root.remove(path).map_err(|e| failed(&place, e))?;
                     InstallOutcome::Removed(place)
                 }
             });
         }
         if *self != Self::default() {
-            let record = root.join(RECORD);
-            fs::remove_file(&record).map_err(|e| failed(&record, e))?;
+            let record = root.shown(Path::new(RECORD));
+            root.remove(Path::new(RECORD)).map_err(|e| failed(&record, e))?;
             outcomes.push(InstallOutcome::Removed(record));
         }
         for folder in &self.folders {
             // A folder that contains other files stays.
-            let _ = fs::remove_dir(root.join(folder));
+            let _ = root.remove_folder(folder);
         }
         Ok(outcomes)
     }
 }
 
-/// Returns the files and their contents.
+/// The paths of all files that this command writes.
+fn file_paths() -> impl Iterator<Item = PathBuf> {
+    let units = Path::new(UNITS);
+    let drop_in = move |unit: &str| units.join(format!("{unit}.d")).join("underseal-dm.conf");
+    let others = [RULES, PROFILE].map(PathBuf::from);
+    std::iter::once(units.join(UNIT)).chain(PRELOADED.map(drop_in)).chain(others)
+}
+
+/// The links that this command makes, and their targets.
+fn links() -> Vec<(PathBuf, PathBuf)> {
+    let link = Path::new(UNITS).join("sysinit.target.wants").join(UNIT);
+    vec![(link, Path::new("..").join(UNIT))]
+}
+
+/// Returns the files and their contents, as [`file_paths`].
 fn files(programs: &Programs<'_>) -> Result<Vec<(PathBuf, String)>> {
     let [command, library, folder] =
         [programs.command, programs.library, programs.folder].map(|path| plain(path));
@@ -239,13 +269,9 @@ ENV{{DM_UUID}}==\"CRYPT-TEMP-?*\", OPTIONS:=\"nowatch\"
 LABEL=\"underseal_dm_end\"
 "
     );
-    let units = Path::new(UNITS);
-    let drop_in_of = |unit: &str| units.join(format!("{unit}.d")).join("underseal-dm.conf");
-    let mut files = vec![(units.join(UNIT), service)];
-    files.extend(PRELOADED.map(|unit| (drop_in_of(unit), drop_in.clone())));
-    files.push((RULES.into(), rules));
-    files.push(("etc/profile.d/underseal-dm.sh".into(), profile));
-    Ok(files)
+    let drop_ins = PRELOADED.map(|_| drop_in.clone());
+    let texts = std::iter::once(service).chain(drop_ins).chain([rules, profile]);
+    Ok(file_paths().zip(texts).collect())
 }
 
 /// Checks for a path that needs no quoting in a unit, in a shell and in LD_PRELOAD.

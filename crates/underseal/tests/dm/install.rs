@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use crate::support::mounts::skip;
 use crate::support::{Scratch, output};
 
 fn dm(words: &[&str], root: &Path) -> Output {
@@ -111,11 +112,84 @@ fn a_record_that_leads_elsewhere_is_refused() {
     let text = fs::read_to_string(&record).unwrap();
     let elsewhere = text.replacen("etc/profile.d/underseal-dm.sh", "../victim", 1);
     assert_ne!(text, elsewhere);
-    for text in [elsewhere.as_str(), "{}", "nonsense"] {
+    // Below the root folder, and reached through a link.
+    fs::write(root.join("etc/other"), "text").unwrap();
+    symlink(scratch.path("."), root.join("x")).unwrap();
+    let record_of = |file: &str, link: &str, folder: &str| {
+        let files = if file.is_empty() { String::new() } else { format!("[\"{file}\",\"text\"]") };
+        let links = if link.is_empty() { String::new() } else { format!("[\"{link}\",\"victim\"]") };
+        let folders = if folder.is_empty() { String::new() } else { format!("\"{folder}\"") };
+        format!("{{\"files\":[{files}],\"links\":[{links}],\"folders\":[{folders}]}}")
+    };
+    symlink("victim", scratch.path("link")).unwrap();
+    fs::create_dir(scratch.path("empty")).unwrap();
+    let records = [
+        record_of("x/victim", "", ""),
+        record_of("etc/other", "", ""),
+        record_of("", "x/link", ""),
+        record_of("", "", "x/empty"),
+    ];
+    let records = records.iter().map(String::as_str).chain([elsewhere.as_str(), "{}", "nonsense"]);
+    for text in records {
         fs::write(&record, text).unwrap();
         assert!(!dm(&["uninstall"], &root).status.success(), "{text}");
+        assert!(!dm(&["install"], &root).status.success(), "{text}");
     }
-    assert!(scratch.path("victim").exists());
+    for path in [scratch.path("victim"), scratch.path("link"), scratch.path("empty"), root.join("etc/other")]
+    {
+        assert!(path.symlink_metadata().is_ok(), "{}", path.display());
+    }
+}
+
+#[test]
+fn a_record_of_another_user_is_not_believed() {
+    let (_scratch, root) = machine();
+    done(&dm(&["install"], &root));
+    let record = root.join("etc/underseal/dm-installed");
+    match chown(&record, Some(61_234), None) {
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+            return skip("a_record_of_another_user", "giving a file away needs root");
+        }
+        given => given.unwrap(),
+    }
+    let before = all(&root);
+    for what in ["uninstall", "install"] {
+        let refused = dm(&[what], &root);
+        assert_eq!(refused.status.code(), Some(1));
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(said.contains("belongs to another user (uid 61234)"), "{said}");
+        assert_eq!(all(&root), before);
+    }
+    chown(&record, Some(0), None).unwrap();
+    done(&dm(&["uninstall"], &root));
+}
+
+#[test]
+fn links_in_an_image_lead_where_they_lead_on_its_machine() {
+    let (scratch, root) = machine();
+    // An absolute link, and the same path outside of the image.
+    let outside = scratch.path("outside");
+    let within = root.join(outside.strip_prefix("/").unwrap());
+    for folder in [&outside, &within, &root.join("etc")] {
+        fs::create_dir_all(folder).unwrap();
+    }
+    symlink(&outside, root.join("etc/profile.d")).unwrap();
+    symlink("../../../../../../../../../../lib", root.join("etc/udev")).unwrap();
+    fs::create_dir(root.join("lib")).unwrap();
+    let before = all(&root);
+    done(&dm(&["install"], &root));
+    assert!(within.join("underseal-dm.sh").exists());
+    assert!(root.join("lib/rules.d/61-underseal-dm.rules").exists());
+    assert!(all(&outside).is_empty());
+    fs::write(outside.join("underseal-dm.sh"), fs::read(within.join("underseal-dm.sh")).unwrap()).unwrap();
+    done(&dm(&["install"], &root));
+    done(&dm(&["uninstall"], &root));
+    assert!(outside.join("underseal-dm.sh").exists());
+    assert_eq!(all(&root), before);
+    // A link that leads nowhere in the image.
+    fs::remove_dir(&within).unwrap();
+    assert!(!dm(&["install"], &root).status.success());
+    assert_eq!(all(&outside).len(), 1);
 }
 
 #[test]
@@ -148,7 +222,12 @@ fn the_profile_preloads_the_library_once_and_for_root_only() {
 #[test]
 fn a_machine_without_the_package_is_refused() {
     let scratch = Scratch::new();
-    let refused = dm(&["install"], &scratch.path("root"));
+    let root = scratch.path("root");
+    for what in ["install", "uninstall"] {
+        assert_eq!(dm(&[what], &root).status.code(), Some(2), "no root folder");
+    }
+    fs::create_dir(&root).unwrap();
+    let refused = dm(&["install"], &root);
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("usr/bin/underseal is not there"));
 }

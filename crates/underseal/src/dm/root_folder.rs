@@ -1,0 +1,151 @@
+//! A machine's root folder, as of an image: its links are followed as the machine itself follows
+//! them, where `/` is this folder.
+//!
+//! A path is looked up by openat2(2), which leads nowhere else whatever the links say, and its last
+//! name by the folder's descriptor, without a link.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, readlinkat, statat, symlinkat, unlinkat,
+};
+use rustix::io::Errno;
+use underseal_sandbox::pin;
+
+const PIN: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+
+/// An open root folder. Paths are those of the machine, without the first slash.
+#[derive(Debug)]
+pub(crate) struct RootFolder {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+/// A regular file of the machine.
+pub(super) struct FoundFile {
+    file: File,
+    /// The user who owns it.
+    pub(super) user: u32,
+}
+
+impl RootFolder {
+    /// Opens the folder. A link of another user is not followed.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self { fd: pin(path)?, path: path.to_owned() })
+    }
+
+    /// The path on this machine, for messages.
+    pub(crate) fn shown(&self, path: &Path) -> PathBuf {
+        self.path.join(path)
+    }
+
+    /// Returns true when the path leads to a file or folder.
+    pub(crate) fn leads_somewhere(&self, path: &Path) -> bool {
+        self.look_up(path, PIN).is_ok()
+    }
+
+    /// Returns true when the last name is there, if only as a link that leads nowhere.
+    pub(super) fn has_name(&self, path: &Path) -> io::Result<bool> {
+        let found =
+            self.above(path).and_then(|(folder, name)| Ok(statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?));
+        match found {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+            found => found.map(|_| true),
+        }
+    }
+
+    /// Opens a regular file to read it; `None` for another one.
+    pub(super) fn file(&self, path: &Path) -> io::Result<Option<FoundFile>> {
+        use std::os::unix::fs::MetadataExt;
+
+        let (folder, name) = self.above(path)?;
+        // Inspected before it is opened: a pipe would wait, a tape be rewound.
+        let found = File::from(openat(folder, name, PIN | OFlags::NOFOLLOW, Mode::empty())?);
+        let about = found.metadata()?;
+        if !about.is_file() {
+            return Ok(None);
+        }
+        let file = File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
+        Ok(Some(FoundFile { file, user: about.uid() }))
+    }
+
+    /// Returns the target of a link.
+    pub(super) fn link(&self, path: &Path) -> io::Result<PathBuf> {
+        let (folder, name) = self.above(path)?;
+        Ok(std::ffi::OsString::from_vec(readlinkat(folder, name, Vec::new())?.into_bytes()).into())
+    }
+
+    /// Makes a file that is not there yet, and missing folders above it.
+    pub(super) fn make_file(&self, path: &Path, text: &str) -> io::Result<()> {
+        let (folder, name) = self.made_above(path)?;
+        // A link that was made in the meantime is not followed.
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = openat(folder, name, flags, Mode::from_raw_mode(0o644))?;
+        File::from(file).write_all(text.as_bytes())
+    }
+
+    /// Makes a link, and missing folders above it.
+    pub(super) fn make_link(&self, path: &Path, target: &Path) -> io::Result<()> {
+        let (folder, name) = self.made_above(path)?;
+        Ok(symlinkat(target, folder, name)?)
+    }
+
+    pub(super) fn remove(&self, path: &Path) -> io::Result<()> {
+        let (folder, name) = self.above(path)?;
+        Ok(unlinkat(folder, name, AtFlags::empty())?)
+    }
+
+    pub(super) fn remove_folder(&self, path: &Path) -> io::Result<()> {
+        let (folder, name) = self.above(path)?;
+        Ok(unlinkat(folder, name, AtFlags::REMOVEDIR)?)
+    }
+
+    /// Opens the folder of the last name.
+    fn above<'p>(&self, path: &'p Path) -> io::Result<(OwnedFd, &'p OsStr)> {
+        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(Errno::INVAL.into());
+        };
+        Ok((self.look_up(above, PIN | OFlags::DIRECTORY)?, name))
+    }
+
+    fn made_above<'p>(&self, path: &'p Path) -> io::Result<(OwnedFd, &'p OsStr)> {
+        let mut folders: Vec<&Path> = path.ancestors().skip(1).collect();
+        folders.pop();
+        for folder in folders.into_iter().rev() {
+            let (above, name) = self.above(folder)?;
+            match mkdirat(above, name, Mode::from_raw_mode(0o777)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        self.above(path)
+    }
+
+    fn look_up(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        loop {
+            match openat2(&self.fd, path, flags, Mode::empty(), how) {
+                // A name was moved in the meantime.
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                fd => return Ok(fd?),
+            }
+        }
+    }
+}
+
+impl FoundFile {
+    /// Returns the contents, of at most so many bytes.
+    pub(super) fn read(self, most: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let most = u64::try_from(most).unwrap_or(u64::MAX);
+        self.file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+        let len = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        if len > most { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(bytes) }
+    }
+}
