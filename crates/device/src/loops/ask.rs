@@ -22,12 +22,12 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::{FileId, file_of};
 
 /// A loop device and the path of its file, by the kernel's text.
-pub(super) struct Asked {
+pub(super) struct BoundLoop {
     pub(super) node: CString,
     pub(super) path: CString,
 }
 
-/// What a child reports.
+/// A child's report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Report {
     /// The next device is open and free for questions; the file below it is asked now.
@@ -40,7 +40,7 @@ enum Report {
 const REPORT: usize = 24;
 
 /// A child that asks one device after the other.
-pub(super) struct Asking {
+pub(super) struct LoopSurvey {
     child: libc::pid_t,
     /// The child itself. Its number may be another's once it has ended, in a program that ignores
     /// the end of children.
@@ -50,9 +50,9 @@ pub(super) struct Asking {
     pub(super) asks_file: bool,
 }
 
-impl Asking {
+impl LoopSurvey {
     /// Starts to ask.
-    pub(super) fn start(devices: &[Asked]) -> io::Result<Self> {
+    pub(super) fn start(devices: &[BoundLoop]) -> io::Result<Self> {
         let (reports, to) = io::pipe()?;
         // SAFETY: the child makes system calls only, and neither allocates nor returns from here.
         match unsafe { libc::fork() } {
@@ -104,11 +104,11 @@ impl Asking {
     }
 }
 
-impl Drop for Asking {
+impl Drop for LoopSurvey {
     fn drop(&mut self) {
         let child = self.child;
         if let Some(fd) = &self.killed_by {
-            // It may have ended by itself.
+            // The child may have ended by itself.
             let _ = pidfd_send_signal(fd, Signal::KILL);
         }
         // SAFETY: the call has no memory to write to.
@@ -168,7 +168,7 @@ fn alone(to: &PipeWriter) -> bool {
 }
 
 /// The child's whole work.
-fn ask(devices: &[Asked]) -> rustix::io::Result<()> {
+fn ask(devices: &[BoundLoop]) -> rustix::io::Result<()> {
     // SAFETY: `alone` has made it the pipe, and nothing closes it.
     let to = unsafe { BorrowedFd::borrow_raw(0) };
     for device in devices {
@@ -178,7 +178,7 @@ fn ask(devices: &[Asked]) -> rustix::io::Result<()> {
         write(to, &Report::AsksFile.bytes())?;
         let id = device_open.as_ref().and_then(file_of).or_else(|| id_at(&device.path));
         write(to, &id.map_or(Report::Unknown, Report::Is).bytes())?;
-        // Its last close may wait for the file. The child's end closes it.
+        // The last close may wait for the file: the child's end closes the device.
         forget(device_open);
     }
     Ok(())

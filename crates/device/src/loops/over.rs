@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, StatxFlags, statx};
 
-use super::ask::{Asked, Asking, id_at};
+use super::ask::{BoundLoop, LoopSurvey, id_at};
 use super::{FileId, file_of};
 use crate::file::sysfs;
 
@@ -67,7 +67,7 @@ pub fn loop_over(file: &File) -> Option<LoopOver> {
     let mut silent = Vec::new();
     let mut next = 0;
     while next < nodes.len() {
-        let Ok(mut asking) = Asking::start(&devices[next..]) else {
+        let Ok(mut asking) = LoopSurvey::start(&devices[next..]) else {
             return Some(LoopOver::Silent(nodes[next].clone()));
         };
         while next < nodes.len()
@@ -108,13 +108,13 @@ fn id_of(file: &File) -> Option<FileId> {
 }
 
 /// All loop devices that have a file.
-fn bound_devices() -> impl Iterator<Item = (PathBuf, Asked)> {
+fn bound_devices() -> impl Iterator<Item = (PathBuf, BoundLoop)> {
     let disks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let loops = disks.filter(|disk| disk.file_name().as_bytes().starts_with(b"loop"));
     loops.filter_map(|disk| {
         let node = Path::new("/dev").join(disk.file_name());
         let path = sysfs::file_of_loop(&disk.path().join("loop"))?;
-        Some((node.clone(), Asked { node: c_path(node)?, path: c_path(path)? }))
+        Some((node.clone(), BoundLoop { node: c_path(node)?, path: c_path(path)? }))
     })
 }
 
