@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -50,14 +50,6 @@ impl NbdAddress {
     pub fn is_uri(text: &str) -> bool {
         let scheme = text.split_once("://").map(|(scheme, _)| scheme);
         scheme.is_some_and(|s| matches!(s.split('+').next(), Some("nbd" | "nbds")))
-    }
-
-    /// The server's socket, or its port where it is reached over TCP.
-    pub fn socket_or_port(&self) -> std::result::Result<&Path, u16> {
-        match &self.place {
-            ServerAddress::Unix(path) => Ok(path),
-            ServerAddress::Tcp { port, .. } => Err(*port),
-        }
     }
 
     /// Returns texts of which another address of the same export has at least one: the socket's

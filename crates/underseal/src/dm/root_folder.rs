@@ -140,7 +140,7 @@ impl RootFolder {
 }
 
 impl FoundFile {
-    /// Returns the contents, of at most so many bytes.
+    /// Returns the contents, of `most` bytes at most.
     pub(super) fn read(self, most: usize) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let most = u64::try_from(most).unwrap_or(u64::MAX);
