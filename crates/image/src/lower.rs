@@ -14,7 +14,7 @@ use std::time::Duration;
 use underseal_device::{Blocking, Device, FileDevice, NbdDevice, RbdDevice, lock_loop_file, nbd, rbd};
 use underseal_integrity::Disk;
 use underseal_volume::reencrypt::DiskBlocks;
-use underseal_volume::{HeaderLock, LockTo, ReadAt, Target};
+use underseal_volume::{HeaderLock, LockTo, ReadAt, Target, has_name, keeps_name};
 
 use crate::file_lock::{lock_again, open_again};
 use crate::one_process::{OneProcess, forked, refuse_child};
@@ -84,7 +84,11 @@ enum Kind {
         _below: Option<File>,
     },
     /// A detached header, which is locked by each operation on it.
-    Header(File),
+    Header {
+        file: File,
+        /// The file had a name as it was opened, and must keep one.
+        had_name: bool,
+    },
     /// An NBD server's export, or an image on Ceph: one connection, of one process.
     Remote(OneProcess<Remote>),
     Custom {
@@ -189,13 +193,13 @@ impl Lower {
 
     /// Takes over an open file that holds a header and no data.
     pub(crate) fn of_header(file: File) -> Self {
-        Self::new(Kind::Header(file))
+        Self::new(Kind::Header { had_name: has_name(&file), file })
     }
 
     /// Whether both are the same file or block device.
     pub(crate) fn is_same_file(&self, other: &Self) -> bool {
         let about = |lower: &Self| match &*lower.kind {
-            Kind::File { file, .. } | Kind::Header(file) => file.metadata().ok(),
+            Kind::File { file, .. } | Kind::Header { file, .. } => file.metadata().ok(),
             _ => None,
         };
         let (Some(one), Some(other)) = (about(self), about(other)) else { return false };
@@ -331,7 +335,7 @@ fn blocks(device: &dyn Device, offset: u64, len: usize) -> io::Result<(u64, usiz
 impl ReadAt for Lower {
     fn size(&self) -> io::Result<u64> {
         match &*self.kind {
-            Kind::File { file, .. } | Kind::Header(file) => ReadAt::size(file),
+            Kind::File { file, .. } | Kind::Header { file, .. } => ReadAt::size(file),
             Kind::Remote(remote) => Ok(remote.get()?.device.geometry().size),
             Kind::Custom { device, .. } => device.size(),
             Kind::Part { range, .. } => Ok(range.end - range.start),
@@ -340,7 +344,9 @@ impl ReadAt for Lower {
 
     fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         match &*self.kind {
-            Kind::File { file, .. } | Kind::Header(file) => FileExt::read_exact_at(file, bytes, offset),
+            Kind::File { file, .. } | Kind::Header { file, .. } => {
+                FileExt::read_exact_at(file, bytes, offset)
+            }
             Kind::Remote(remote) => remote.get()?.read(bytes, offset),
             Kind::Custom { device, .. } => device.read_exact_at(bytes, offset),
             Kind::Part { of, range } => of.read_exact_at(bytes, within(range, offset, bytes.len() as u64)?),
@@ -349,7 +355,7 @@ impl ReadAt for Lower {
 
     fn forget_cached(&self, range: Range<u64>) {
         match &*self.kind {
-            Kind::File { file, .. } | Kind::Header(file) => file.forget_cached(range),
+            Kind::File { file, .. } | Kind::Header { file, .. } => file.forget_cached(range),
             Kind::Part { of, range: part } => {
                 of.forget_cached(part.start.saturating_add(range.start)..part.start.saturating_add(range.end))
             }
@@ -370,7 +376,7 @@ impl ReadAt for Lower {
             self.may_change().map_err(refused)?;
         }
         match &*self.kind {
-            Kind::File { file, .. } | Kind::Header(file) | Kind::Custom { file: Some(file), .. } => {
+            Kind::File { file, .. } | Kind::Header { file, .. } | Kind::Custom { file: Some(file), .. } => {
                 ReadAt::lock_within(file, to, patience)
             }
             Kind::Part { of, .. } => of.lock_within(to, patience),
@@ -388,7 +394,7 @@ impl Target for Lower {
                 device.may_change_to(end).map_err(io::Error::other)?;
                 FileExt::write_all_at(file, bytes, offset)
             }
-            Kind::Header(file) => FileExt::write_all_at(file, bytes, offset),
+            Kind::Header { file, .. } => FileExt::write_all_at(file, bytes, offset),
             Kind::Remote(remote) => remote.get()?.write(bytes, offset),
             Kind::Custom { device, .. } => device.write_all_at(bytes, offset),
             Kind::Part { of, range } => of.write_all_at(bytes, within(range, offset, bytes.len() as u64)?),
@@ -401,7 +407,10 @@ impl Target for Lower {
                 device.sync(file)?;
                 device.may_change_to(u64::MAX).and_then(|()| device.check()).map_err(io::Error::other)
             }
-            Kind::Header(file) => file.sync_all(),
+            Kind::Header { file, had_name } => {
+                file.sync_all()?;
+                if *had_name { keeps_name(file) } else { Ok(()) }
+            }
             Kind::Remote(remote) => remote.get()?.requests().flush().map_err(io::Error::other),
             Kind::Custom { device, lost, .. } => match lost.get() {
                 Some(error) => Err(error.again()),
@@ -414,7 +423,7 @@ impl Target for Lower {
     fn set_len(&self, size: u64) -> io::Result<()> {
         self.may_change()?;
         match &*self.kind {
-            Kind::File { file, .. } | Kind::Header(file) => file.set_len(size),
+            Kind::File { file, .. } | Kind::Header { file, .. } => file.set_len(size),
             _ => Err(io::ErrorKind::Unsupported.into()),
         }
     }

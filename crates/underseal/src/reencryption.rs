@@ -6,7 +6,6 @@ pub(crate) mod online;
 mod watched;
 
 use std::fs::File;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -17,7 +16,7 @@ use underseal_export::control::{Rate, status};
 use underseal_volume::luks2::{self, Ledger, ResumeOptions, Stage, Status};
 use underseal_volume::reencrypt::Options;
 use underseal_volume::reencrypt::state::{self, State};
-use underseal_volume::{ErrorKind, Header, LockTo, ReencryptionLock, Target, VolumeKey, reencrypt};
+use underseal_volume::{ErrorKind, Header, LockTo, ReencryptionLock, Target, VolumeKey, has_name, reencrypt};
 
 use self::marker::Marker;
 use self::no_step::NoStep;
@@ -316,11 +315,6 @@ impl Place {
             }
         }
     }
-}
-
-/// True for a file that has a name and can lose it.
-fn has_name(file: &File) -> bool {
-    file.metadata().is_ok_and(|of| of.is_file() && of.nlink() > 0)
 }
 
 /// Returns the mode in the form of `status`.

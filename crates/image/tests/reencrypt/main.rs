@@ -2,6 +2,7 @@
 //! stopped by the caller, refused.
 
 mod killed;
+mod lost_header;
 
 use std::fs::{self, File};
 use std::io;

@@ -4,12 +4,11 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use underseal_volume::{HeaderLock, LockTo, ReadAt, Target};
+use underseal_volume::{HeaderLock, LockTo, ReadAt, Target, keeps_name};
 
 use super::Bytes;
 
@@ -24,14 +23,6 @@ pub(super) struct Watched {
 impl Watched {
     pub(super) fn new(bytes: Bytes, named: Option<File>, sync_failed: Arc<AtomicBool>) -> Self {
         Self { bytes, named, sync_failed }
-    }
-
-    fn check_name(&self) -> io::Result<()> {
-        let Some(file) = &self.named else { return Ok(()) };
-        if file.metadata()?.nlink() > 0 {
-            return Ok(());
-        }
-        Err(io::Error::other("the file that records the progress was removed or replaced"))
     }
 }
 
@@ -63,7 +54,7 @@ impl Target for Watched {
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        let synced = self.bytes.sync_all().and_then(|()| self.check_name());
+        let synced = self.bytes.sync_all().and_then(|()| self.named.as_ref().map_or(Ok(()), keeps_name));
         synced.inspect_err(|_| self.sync_failed.store(true, Ordering::SeqCst))
     }
 

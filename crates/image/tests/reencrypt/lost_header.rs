@@ -1,0 +1,57 @@
+//! Headers in files of their own that are removed or replaced while they record the progress.
+
+use super::*;
+
+/// Runs a reencryption, and changes the header's file as it asks for the third step.
+fn changed(case: &Case, options: &ReencryptionOptions, mode: &str, change: impl Fn()) {
+    let mut steps = 0;
+    let progress = |_, _| {
+        steps += 1;
+        if steps == 3 {
+            change();
+        }
+        ControlFlow::Continue(())
+    };
+    let error = Header::reencrypt(&case.image, SECRET, options, progress);
+    let error = error.expect_err(mode);
+    assert_eq!(error.kind(), ErrorKind::Io);
+    assert!(format!("{error:?}").contains("was removed or replaced"), "{mode}: {error:?}");
+    assert_eq!(steps, 3, "{mode}");
+}
+
+#[test]
+fn no_step_is_done_once_the_header_was_removed_or_replaced() {
+    for is_replaced in [true, false] {
+        for mode in ["encrypt", "reencrypt", "decrypt"] {
+            let case = Case::plain(SIZE);
+            let header = case.path("header");
+            let encrypt = ReencryptionOptions::encrypt().header(&header).pbkdf2(1000);
+            if mode != "encrypt" {
+                assert_eq!(case.reencrypt(&encrypt).unwrap(), ReencryptionEnd::Finished);
+            }
+            let options = match mode {
+                "encrypt" => encrypt,
+                "reencrypt" => ReencryptionOptions::new().header(&header),
+                _ => ReencryptionOptions::decrypt().header(&header),
+            };
+            let kept = case.path("kept");
+            changed(&case, &options.hotzone_size(1 << 20), mode, || {
+                fs::copy(&header, &kept).unwrap();
+                match is_replaced {
+                    true => fs::rename(&kept, &header).unwrap(),
+                    false => fs::remove_file(&header).unwrap(),
+                }
+            });
+            if !is_replaced {
+                fs::rename(&kept, &header).unwrap();
+            }
+            case.is_whole(Some(&header), mode);
+            let resume = ReencryptionOptions::resume().header(&header);
+            assert_eq!(case.reencrypt(&resume).unwrap(), ReencryptionEnd::Finished, "{mode}");
+            match mode {
+                "encrypt" | "reencrypt" => case.is_whole(Some(&header), mode),
+                _ => assert!(fs::read(&case.image).unwrap() == case.plain, "{mode}"),
+            }
+        }
+    }
+}
