@@ -33,7 +33,8 @@ const MOMENT: Duration = Duration::from_millis(100);
 /// [`FileDevice`](crate::FileDevice) calls this itself.
 ///
 /// # Errors
-/// `Locked` when another program has the lock; `NoLock` when the filesystem has no locks.
+/// `Locked` when another program has the lock; `Open` when the file is open for reading only, and
+/// the lock is exclusive; `NoLock` when the filesystem has no locks.
 pub fn lock(file: &File, name: &str, exclusive: bool) -> Result<(), Error> {
     let take =
         || try_lock(file, (FIRST, LEN), exclusive).and_then(|()| lock_parts(file, (PARTS, 0), exclusive));
@@ -77,13 +78,14 @@ fn is_taken(e: &io::Error) -> bool {
     matches!(Errno::from_io_error(e), Some(Errno::AGAIN | Errno::BUSY))
 }
 
-/// The error of a failed lock: another program has it, or the filesystem has no locks (NFS without
-/// its lock daemon).
+/// The error of a failed lock: another program has it, the file is open for reading only and is to
+/// be locked for writing, or the filesystem has no locks (NFS without its lock daemon).
 fn refused(name: &str, e: io::Error) -> Error {
     let (kind, what) = match Errno::from_io_error(&e) {
         Some(Errno::AGAIN | Errno::ACCESS) => {
             (ErrorKind::Locked, "is in use by another program (underseal, qemu-nbd, a virtual machine?)")
         }
+        Some(Errno::BADF) => (ErrorKind::Open, "is not open for writing"),
         _ => (ErrorKind::NoLock, "cannot be locked, and nothing keeps a second writer away"),
     };
     Error::new(kind, format!("{name} {what}")).with_source(e)
@@ -150,6 +152,18 @@ mod tests {
         assert_eq!(part(true, 0..4096).map(drop), Err(ErrorKind::Locked));
         lock(&whole, "whole", true).unwrap();
         assert_eq!(part(false, 0..4096).map(drop), Err(ErrorKind::Locked));
+    }
+
+    #[test]
+    fn a_file_that_is_open_for_reading_only_is_not_locked_for_writing() {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        let file = File::open(path.path()).unwrap();
+        let error = lock(&file, "image", true).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.to_string()),
+            (ErrorKind::Open, "image is not open for writing".into())
+        );
+        lock(&file, "image", false).unwrap();
     }
 
     #[test]

@@ -120,9 +120,13 @@ fn can_be(args: &ReencryptArgs, name: &Name, status: &Status) -> Result<()> {
             return Err(error.with_remedy("--rate instead of --hotzone-size"));
         }
         () if !status.can_reencrypt => {
-            let what = format!(
-                "{name}: its server cannot reencrypt it: it is open for reading only, or by an older version"
-            );
+            let why = match status.read_only {
+                true => "it is open for reading only",
+                false => {
+                    "it is authenticated, in a part of its image, on a block device with --direct, or open by an older version"
+                }
+            };
+            let what = format!("{name}: its server cannot reencrypt it: {why}");
             return Err(Error::new(Exit::Unsupported, what).with_remedy("`underseal close` it first"));
         }
         () if status.suspended => {
