@@ -213,7 +213,7 @@ impl Header {
     }
 
     /// Puts a backup back onto an image. Without `force` only over the same volume's header, or
-    /// over zeros.
+    /// over zeros, of an image that no program has open.
     ///
     /// # Errors
     /// `BadOption` when something else is there; `TooSmall`, `Keyslot` when it does not fit;
@@ -229,6 +229,9 @@ impl Header {
                 let what = "something else than this volume's header is there; pass force to overwrite it";
                 return Err(Error::new(ErrorKind::BadOption, what));
             }
+            // The user of a volume without this header keeps its image locked.
+            let is_free = force || found.is_its_header();
+            let _locks = if is_free { None } else { Some(on.lock_image()?) };
             backup.restore(&on, &found, &RestoreOptions::default())?;
             Ok(())
         };

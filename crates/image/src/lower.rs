@@ -196,6 +196,14 @@ impl Lower {
         Self::new(Kind::Header { had_name: has_name(&file), file })
     }
 
+    /// Locks the file of a header as an image for writing, and the file below a loop device, for as
+    /// long as the returned files are open. No files where there can be no locks.
+    pub(crate) fn lock_image(&self) -> Result<Vec<File>> {
+        let Kind::Header { file, .. } = &*self.kind else { return Ok(vec![]) };
+        let below = lock_loop_file(file, true)?;
+        Ok(lock_again(file.as_raw_fd(), true)?.into_iter().chain(below).collect())
+    }
+
     /// Whether both are the same file or block device.
     pub(crate) fn is_same_file(&self, other: &Self) -> bool {
         let about = |lower: &Self| match &*lower.kind {

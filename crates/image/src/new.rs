@@ -104,8 +104,8 @@ impl Header {
     /// # Errors
     /// `BadOption` for options that do not fit, and when the image holds a header (of LUKS,
     /// BitLocker or CoreStorage), a file system or a partition table, unless forced; when the
-    /// header's file is the image itself; `TooSmall`; `Busy` when another program uses the image;
-    /// `Io`, `Memory`.
+    /// header's file is the image itself; `TooSmall`; `Busy` when another program uses the image
+    /// or, as an image, the header's file; `Io`, `Memory`.
     pub fn format(path: impl AsRef<Path>, passphrase: &[u8], options: &FormatOptions) -> Result<Self> {
         let path = path.as_ref();
         let format = || -> Result<Option<Lower>> {
@@ -122,6 +122,9 @@ impl Header {
                 let what = "the header's file is the image itself; pass another file";
                 return Err(Error::new(ErrorKind::BadOption, what));
             }
+            // The other program's volume may have its header there, or data.
+            let lock = |header: &PathBuf| on.lock_image().map_err(|e| e.in_file(header));
+            let _locks = options.header.as_ref().map(lock).transpose()?;
             if !options.force {
                 refuse_what_is_there(&on)?;
             }

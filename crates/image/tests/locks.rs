@@ -87,8 +87,58 @@ fn users_of_one_descriptor_have_locks_of_their_own() {
     drop(writer);
     // A file that is open for reading only is not opened for writing.
     let file = File::open(&path).unwrap();
-    assert_eq!(kind(options(true).open_file(file.try_clone().unwrap())), ErrorKind::Io);
+    let refused = options(true).open_file(file.try_clone().unwrap()).map(drop).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Io);
+    assert!(refused.text().contains("is not open for writing"), "{}", refused.text());
     options(false).open_file(file).unwrap();
+}
+
+/// A detached header's options.
+fn apart(header: &Path) -> FormatOptions {
+    FormatOptions::luks2().pbkdf2(1000).header(header).force(true)
+}
+
+/// An open image whose header is in another file, so that its own first bytes are zeros.
+fn with_header_apart(folder: &Path) -> (PathBuf, Image) {
+    let [path, header] = ["data", "header"].map(|name| folder.join(name));
+    File::create_new(&path).unwrap().set_len(24 << 20).unwrap();
+    Header::format(&path, b"secret", &apart(&header)).unwrap();
+    let volume = options(true).header(&header).open(&path).unwrap();
+    (path, volume)
+}
+
+#[test]
+fn no_header_is_restored_over_an_image_that_is_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let backup = Header::open(image(folder.path())).unwrap().backup().unwrap();
+    let (path, volume) = with_header_apart(folder.path());
+    let before = std::fs::read(&path).unwrap();
+    let restored = || Header::restore(&path, &backup, false).map_err(|e| e.kind());
+    assert_eq!(restored(), Err(ErrorKind::Busy));
+    assert!(std::fs::read(&path).unwrap() == before);
+    drop(volume);
+    restored().unwrap();
+    // A user of the volume itself expects a restore of its header.
+    let volume = options(true).open(&path).unwrap();
+    restored().unwrap();
+    volume.flush().unwrap();
+}
+
+#[test]
+fn no_detached_header_is_made_over_an_image_that_is_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = image(folder.path());
+    let (path, volume) = with_header_apart(folder.path());
+    let before = std::fs::read(&path).unwrap();
+    let link = folder.path().join("link");
+    std::fs::hard_link(&path, &link).unwrap();
+    for file in [&path, &link] {
+        let made = Header::format(&other, b"secret", &apart(file));
+        assert_eq!(made.map(drop).unwrap_err().kind(), ErrorKind::Busy);
+    }
+    assert!(std::fs::read(&path).unwrap() == before);
+    drop(volume);
+    Header::format(&other, b"secret", &apart(&link)).unwrap();
 }
 
 #[test]

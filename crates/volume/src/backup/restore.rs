@@ -34,6 +34,14 @@ pub enum Found {
     Nothing,
 }
 
+impl Found {
+    /// True for a header of the backup's volume, or one that may be: users of that volume expect
+    /// changes of its header. Any other image that is open is locked by its users.
+    pub fn is_its_header(&self) -> bool {
+        matches!(self, Self::Same | Self::OtherData | Self::Damaged(_))
+    }
+}
+
 /// Options of a restore.
 #[derive(Debug, Clone, Default)]
 pub struct RestoreOptions {

@@ -77,11 +77,8 @@ fn put_back(args: &HeaderRestoreArgs, backup: &Backup, new: Option<&File>) -> Re
     let within = |e: VolumeError| e.in_file(path);
     let found = backup.found_on(&*on).map_err(within)?;
     // The server of a volume without this header knows nothing of it, and keeps its image locked.
-    let _lock = match found {
-        Found::Same | Found::OtherData | Found::Damaged(_) => None,
-        _ if args.force || new.is_some() => None,
-        _ => locked(path)?,
-    };
+    let is_free = found.is_its_header() || args.force || new.is_some();
+    let _lock = if is_free { None } else { locked(path)? };
     agreed(args.force, &args.of, &questions(&found))?;
     let options = RestoreOptions { detached: args.of.header.is_some(), in_place: args.force };
     let restored = match backup.restore(&*on, &found, &options) {
