@@ -113,8 +113,12 @@ fn no_header_is_restored_over_an_image_that_is_open() {
     let backup = Header::open(image(folder.path())).unwrap().backup().unwrap();
     let (path, volume) = with_header_apart(folder.path());
     let before = std::fs::read(&path).unwrap();
-    let restored = || Header::restore(&path, &backup, false).map_err(|e| e.kind());
+    let restored_to = |path: &Path| Header::restore(path, &backup, false).map_err(|e| e.kind());
+    let restored = || restored_to(&path);
     assert_eq!(restored(), Err(ErrorKind::Busy));
+    if let Some(device) = Loop::over(&path) {
+        assert_eq!(restored_to(device.as_ref()), Err(ErrorKind::Busy));
+    }
     assert!(std::fs::read(&path).unwrap() == before);
     drop(volume);
     restored().unwrap();

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use underseal_device::{ErrorKind as DeviceErrorKind, lock_image};
+use underseal_device::{ErrorKind as DeviceErrorKind, lock_image, lock_loop_file};
 use underseal_volume::{
     Backup, Error as VolumeError, ErrorKind, Found, RestoreOptions, create_private, remove_new_file,
 };
@@ -78,7 +78,7 @@ fn put_back(args: &HeaderRestoreArgs, backup: &Backup, new: Option<&File>) -> Re
     let found = backup.found_on(&*on).map_err(within)?;
     // The server of a volume without this header knows nothing of it, and keeps its image locked.
     let is_free = found.is_its_header() || args.force || new.is_some();
-    let _lock = if is_free { None } else { locked(path)? };
+    let _locks = if is_free { Vec::new() } else { locked(path)? };
     agreed(args.force, &args.of, &questions(&found))?;
     let options = RestoreOptions { detached: args.of.header.is_some(), in_place: args.force };
     let restored = match backup.restore(&*on, &found, &options) {
@@ -94,19 +94,21 @@ fn put_back(args: &HeaderRestoreArgs, backup: &Backup, new: Option<&File>) -> Re
     Ok(format!("{format} header with {keyslots} keyslots, UUID {}", info.uuid))
 }
 
-/// Locks an image as its servers do; `None` where it can have no lock. Fails with `InUse` while a
-/// server has it open.
-fn locked(path: &Path) -> Result<Option<File>> {
+/// Locks an image, and the file below a loop device, as its servers do. Returns no files where
+/// there can be no locks. Fails with `InUse` while a server has one open.
+fn locked(path: &Path) -> Result<Vec<File>> {
     if is_remote(path) {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     let file = File::options().read(true).write(true).open(path);
     let file = file.map_err(|e| Error::io(path, "cannot open", e))?;
+    let in_use = |e: underseal_device::Error| {
+        Error::from(e).with_remedy("close it first; --force if this is the header that it had")
+    };
+    let below = lock_loop_file(&file, true).map_err(in_use)?;
     match lock_image(&file, &path.display().to_string(), true) {
-        Err(e) if e.kind() == DeviceErrorKind::Locked => {
-            Err(Error::from(e).with_remedy("close it first; --force if this is the header that it had"))
-        }
-        locked => Ok(locked.ok().map(|()| file)),
+        Err(e) if e.kind() == DeviceErrorKind::Locked => Err(in_use(e)),
+        locked => Ok(locked.ok().map(|()| file).into_iter().chain(below).collect()),
     }
 }
 
