@@ -197,18 +197,19 @@ impl FileDevice {
     /// # Errors
     /// `Flush`, as every flush does from then on.
     pub fn may_change_to(&self, end: u64) -> Result<()> {
-        self.shared.may_change_to(end).map_err(|errno| self.shared.told_of_cut(unflushed(errno)))
+        self.shared.may_change_to(end).map_err(|errno| self.shared.explained(unflushed(errno)))
     }
 
-    /// Checks whether acknowledged writes may be lost.
+    /// Checks whether acknowledged writes may be lost, as a flush does.
     ///
     /// # Errors
-    /// `Flush`, as every flush does from then on.
+    /// `Flush`, as every flush does from then on; once, where another program holds the lock of
+    /// [expected](FileDevice::expect) bytes that are missing.
     pub fn check(&self) -> Result<()> {
         // A loss that is found makes flushes fail.
-        let _ = self.shared.note_write_back_errors();
-        self.shared.losses.check()?;
-        if self.shared.is_cut() { Err(self.shared.told_of_cut(unflushed(Errno::IO))) } else { Ok(()) }
+        let is_whole = self.shared.note_write_back_errors();
+        let checked = self.shared.losses.check().and_then(|()| is_whole.map_err(unflushed));
+        checked.map_err(|e| self.shared.explained(e))
     }
 
     fn open_again(&self, way: FileAccess) -> Result<File> {

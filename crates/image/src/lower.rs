@@ -11,10 +11,12 @@ use std::process;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use underseal_device::{Blocking, Device, FileDevice, NbdDevice, RbdDevice, lock_loop_file, nbd, rbd};
+use underseal_device::{
+    Blocking, Device, ExpectedBytes, FileDevice, NbdDevice, RbdDevice, lock_loop_file, nbd, rbd,
+};
 use underseal_integrity::Disk;
 use underseal_volume::reencrypt::DiskBlocks;
-use underseal_volume::{HeaderLock, LockTo, ReadAt, Target, has_name, keeps_name};
+use underseal_volume::{HeaderLock, LockTo, ReadAt, Target, has_name, is_header_locked, keeps_name};
 
 use crate::file_lock::{lock_again, open_again};
 use crate::one_process::{OneProcess, forked, refuse_child};
@@ -260,6 +262,20 @@ impl Lower {
                 Err(Error::new(ErrorKind::Unsupported, what))
             }
         }
+    }
+
+    /// Makes flushes and changes fail once another program has put data in the place of the header,
+    /// whose copies begin at these offsets with these bytes.
+    pub(crate) fn expect_header(&self, copies: [(u64, [u8; 6]); 2]) -> Result<()> {
+        let bytes = ExpectedBytes::of_header(&copies, is_header_locked);
+        match &*self.kind {
+            Kind::File { device, .. } => device.expect(bytes)?,
+            Kind::Part { of, range } => {
+                of.expect_header(copies.map(|(at, magic)| (range.start + at, magic)))?
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Makes a range of the lower device's bytes read as anything.

@@ -186,15 +186,7 @@ impl Place {
             && let Header::Luks2(luks2) = header
             && let (Kept::Header { apart: None, .. }, Where::Image(image)) = (&self.kept, &self.data)
         {
-            // cryptsetup takes the lock only after it has moved data over the header.
-            let bytes = ExpectedBytes {
-                places: luks2.copies().into(),
-                what: "its LUKS header",
-                is_locked: underseal_volume::is_header_locked,
-            };
-            image.expect(bytes).map_err(|e| {
-                underseal_volume::Error::new(ErrorKind::Io, "the header cannot be watched").with_source(e)
-            })?;
+            expect_header(image, luks2, 0)?;
         }
         Ok(())
     }
@@ -315,6 +307,21 @@ impl Place {
             }
         }
     }
+}
+
+/// Makes the image's flushes fail once another program has moved data over the header of a volume
+/// that begins at byte `start`. cryptsetup takes the lock that excludes an open volume only after
+/// that. Fails when the image cannot be opened once more.
+pub(crate) fn expect_header(
+    image: &FileDevice,
+    header: &luks2::Header,
+    start: u64,
+) -> underseal_volume::Result<()> {
+    let copies = header.copies().map(|(offset, magic)| (start + offset, magic));
+    let bytes = ExpectedBytes::of_header(&copies, underseal_volume::is_header_locked);
+    image.expect(bytes).map_err(|e| {
+        underseal_volume::Error::new(ErrorKind::Io, "the header cannot be watched").with_source(e)
+    })
 }
 
 /// Returns the mode in the form of `status`.

@@ -188,6 +188,10 @@ fn open_part(
         (plain_volume(args, access, size, &secret)?.0, Format::Plain, None)
     } else {
         let (volume, header, lock) = part::luks(args, access, &on, &secret)?;
+        if let (Header::Luks2(header), Lower::File(image), None) = (&header, &lower, &args.header) {
+            let expected = reencryption::expect_header(image, header, part.start);
+            expected.map_err(|e| e.in_file(&args.image))?;
+        }
         (volume, if let Header::Luks1(_) = header { Format::Luks1 } else { Format::Luks2 }, lock)
     };
     let key_size = key_size(&volume);

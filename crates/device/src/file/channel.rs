@@ -235,8 +235,7 @@ impl FileChannel {
             (Some(Flight { io: Io::Discard { .. } | Io::Prefetch { .. }, .. }), Err(Errno::OPNOTSUPP)) => {
                 Ok(())
             }
-            (Some(flight), Err(e)) if self.shared.is_cut() => Err(self.shared.told_of_cut(flight.error(e))),
-            (Some(flight), Err(e)) => Err(flight.error(e)),
+            (Some(flight), Err(e)) => Err(self.shared.explained(flight.error(e))),
             (None, Err(e)) => Err(failed(ErrorKind::Other, "request", 0, e)),
         };
         self.over_with(slot, result)

@@ -113,10 +113,15 @@ impl Shared {
         self.size.is_cut.load(SeqCst)
     }
 
-    /// The error of a change or flush that fails for that.
-    pub(super) fn told_of_cut(&self, error: Error) -> Error {
-        let context = format!("{error}: another program has made {} shorter, or removed it", self.name);
-        Error::new(error.kind(), context).with_source(Errno::IO)
+    /// The error of a change or flush, with what another program has done to the file.
+    pub(super) fn explained(&self, error: Error) -> Error {
+        let name = &self.name;
+        let what = match () {
+            () if self.is_taken_over() => format!("has put other data in the place of {name}'s header"),
+            () if self.is_cut() => format!("has made {name} shorter, or removed it"),
+            () => return error,
+        };
+        Error::new(error.kind(), format!("{error}: another program {what}")).with_source(Errno::IO)
     }
 
     /// Fails with `EIO` where nothing may be changed any more: another program has taken the data

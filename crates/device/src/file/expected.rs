@@ -44,6 +44,13 @@ pub struct ExpectedBytes {
     pub is_locked: fn(&File) -> bool,
 }
 
+impl ExpectedBytes {
+    /// The beginnings of the copies of a LUKS header.
+    pub fn of_header(copies: &[(u64, [u8; 6])], is_locked: fn(&File) -> bool) -> Self {
+        Self { places: copies.into(), what: "its LUKS header", is_locked }
+    }
+}
+
 pub(super) struct Expected {
     file: File,
     /// Memory for direct reads of a loop device, whose page cache does not show writes to the

@@ -1,4 +1,5 @@
-//! Headers in files of their own that are removed or replaced while they record the progress.
+//! Headers that are lost: removed or replaced while they record the progress, or overwritten by
+//! cryptsetup while the volume is open.
 
 use super::*;
 
@@ -54,4 +55,25 @@ fn no_step_is_done_once_the_header_was_removed_or_replaced() {
             }
         }
     }
+}
+
+#[test]
+fn a_volume_that_cryptsetup_begins_to_decrypt_fails_its_flushes() {
+    let case = Case::luks2();
+    let options = OpenOptions::new().passphrase(SECRET).unwrap().writable(true);
+    let volume = options.open(&case.image).unwrap();
+    let header = case.path("header");
+    let mut command = case.cryptsetup("reencrypt --decrypt --force-offline-reencrypt");
+    let output = command.arg("--header").arg(&header).output().unwrap();
+    if output.status.success() {
+        return underseal_testing::skip("the lock of reencryptions", "only root can take it");
+    }
+    volume.write_at(0, &[1; 512]).unwrap();
+    assert_eq!(volume.flush().unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(volume.write_at(0, &[1; 512]).unwrap_err().kind(), ErrorKind::Io);
+    drop(volume);
+    let mut command = case.cryptsetup("reencrypt --resume-only --force-offline-reencrypt");
+    command.arg("--header").arg(&header);
+    run(command);
+    assert!(fs::read(&case.image).unwrap()[..SIZE] == case.plain);
 }

@@ -2,6 +2,7 @@
 //! reencryptions keeps them off.
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -296,4 +297,24 @@ fn a_server_says_that_its_data_was_moved_away_by_cryptsetup() {
     operator.is_refused("close image", 1, "the last flush");
     assert_eq!(server.wait().code(), Some(8));
     assert!(server.log().contains("its LUKS header is gone"), "{}", server.log());
+}
+
+#[test]
+fn a_volume_in_a_part_of_an_image_misses_its_header_too() {
+    const START: u64 = 1 << 20;
+    let operator = Operator::new();
+    let (volume, _) = filled_to(&operator.scratch, "a_volume_in_a_part_of_an_image", 1, &[]);
+    let whole = std::fs::read(&volume.image).unwrap();
+    std::fs::write(&volume.image, [vec![0; 1 << 20], whole].concat()).unwrap();
+    let mut server = operator.serve(&volume, &["--offset-bytes", "1M"]);
+    let mut client = Client::connect(&server.socket()).unwrap();
+    client.write(0, &[1; 4096]).unwrap();
+    client.flush().unwrap();
+    operator.is_refused("reencrypt image", 6, "in a part of its image");
+    let other = File::options().write(true).open(&volume.image).unwrap();
+    other.write_all_at(&[2; 32 << 10], START).unwrap();
+    assert!(client.flush().is_err(), "data lies where the header was");
+    drop(client);
+    operator.is_refused("close image", 1, "the last flush");
+    assert_eq!(server.wait().code(), Some(8));
 }
