@@ -63,7 +63,8 @@ pub trait LowerDevice: Send + Sync {
 
     /// The descriptor of the file or block device that the device reads and writes, if it is one.
     /// As the image is opened, that file is opened a second time and locked, as one that is opened
-    /// by its path.
+    /// by its path. Writes and flushes fail once it is shorter than it was then, or was removed or
+    /// replaced.
     fn descriptor(&self) -> Option<RawFd> {
         None
     }
@@ -95,8 +96,9 @@ enum Kind {
     Remote(OneProcess<Remote>),
     Custom {
         device: Arc<dyn LowerDevice>,
-        /// The device's file, locked, and the file below it.
-        file: Option<File>,
+        /// The device's file, locked, and the file below it. The program reads and writes by other
+        /// means; here is seen what other programs do to the file.
+        file: Option<FileDevice>,
         _below: Option<File>,
         /// The error of a sync that has failed: the next one might succeed without what was written
         /// before.
@@ -160,8 +162,10 @@ impl Lower {
     /// Refuses a file that a loop device is over, or another one over the file of a loop device: a
     /// file system that is mounted there would write over what is made.
     pub(crate) fn refuse_looped(&self) -> Result<()> {
-        let (Kind::File { file, .. } | Kind::Custom { file: Some(file), .. }) = &*self.kind else {
-            return Ok(());
+        let file = match &*self.kind {
+            Kind::File { file, .. } => file,
+            Kind::Custom { file: Some(device), .. } => device.file(),
+            _ => return Ok(()),
         };
         let Some(over) = underseal_device::loop_over(file) else { return Ok(()) };
         let what = format!("the file {over}: detach that first");
@@ -238,12 +242,14 @@ impl Lower {
             None => None,
         };
         let below = file.as_ref().map(|file| lock_loop_file(file, writable)).transpose()?.flatten();
+        let file = file.map(seen).transpose()?;
         Ok(Self::new(Kind::Custom { device, file, _below: below, lost: OnceLock::new() }))
     }
 
     /// Takes a program's own device for changes of its header, which lock that alone.
     pub(crate) fn custom_header(device: Arc<dyn LowerDevice>) -> Self {
         let file = device.descriptor().and_then(|descriptor| open_again(descriptor, false).ok());
+        let file = file.and_then(|file| seen(file).ok());
         Self::new(Kind::Custom { device, file, _below: None, lost: OnceLock::new() })
     }
 
@@ -270,6 +276,7 @@ impl Lower {
         let bytes = ExpectedBytes::of_header(&copies, is_header_locked);
         match &*self.kind {
             Kind::File { device, .. } => device.expect(bytes)?,
+            Kind::Custom { file: Some(device), .. } => device.expect(bytes)?,
             Kind::Part { of, range } => {
                 of.expect_header(copies.map(|(at, magic)| (range.start + at, magic)))?
             }
@@ -293,6 +300,12 @@ impl Lower {
             _ => Err(Error::new(ErrorKind::Unsupported, "the lower device has no discards")),
         }
     }
+}
+
+/// A file that a program's own device reads and writes, to see what other programs do to it.
+fn seen(file: File) -> Result<FileDevice> {
+    let options = underseal_device::OpenOptions { read_only: true, unlocked: true, ..Default::default() };
+    Ok(FileDevice::over(file, "the open file", options)?)
 }
 
 /// As [`refuse_marked`], by the path of an open file, where it has one still.
@@ -400,9 +413,8 @@ impl ReadAt for Lower {
             self.may_change().map_err(refused)?;
         }
         match &*self.kind {
-            Kind::File { file, .. } | Kind::Header { file, .. } | Kind::Custom { file: Some(file), .. } => {
-                ReadAt::lock_within(file, to, patience)
-            }
+            Kind::File { file, .. } | Kind::Header { file, .. } => ReadAt::lock_within(file, to, patience),
+            Kind::Custom { file: Some(device), .. } => ReadAt::lock_within(device.file(), to, patience),
             Kind::Part { of, .. } => of.lock_within(to, patience),
             _ => Ok(None),
         }
@@ -420,7 +432,13 @@ impl Target for Lower {
             }
             Kind::Header { file, .. } => FileExt::write_all_at(file, bytes, offset),
             Kind::Remote(remote) => remote.get()?.write(bytes, offset),
-            Kind::Custom { device, .. } => device.write_all_at(bytes, offset),
+            Kind::Custom { device, file, .. } => {
+                if let Some(file) = file {
+                    // The program alone knows where in the file the bytes go.
+                    file.may_change_to(u64::MAX).map_err(io::Error::other)?;
+                }
+                device.write_all_at(bytes, offset)
+            }
             Kind::Part { of, range } => of.write_all_at(bytes, within(range, offset, bytes.len() as u64)?),
         }
     }
@@ -436,10 +454,13 @@ impl Target for Lower {
                 if *had_name { keeps_name(file) } else { Ok(()) }
             }
             Kind::Remote(remote) => remote.get()?.requests().flush().map_err(io::Error::other),
-            Kind::Custom { device, lost, .. } => match lost.get() {
-                Some(error) => Err(error.again()),
-                None => device.sync().inspect_err(|e| drop(lost.set(SyncError(e.raw_os_error())))),
-            },
+            Kind::Custom { device, file, lost, .. } => {
+                if let Some(error) = lost.get() {
+                    return Err(error.again());
+                }
+                device.sync().inspect_err(|e| drop(lost.set(SyncError(e.raw_os_error()))))?;
+                file.as_ref().map_or(Ok(()), FileDevice::check).map_err(io::Error::other)
+            }
             Kind::Part { of, .. } => of.sync_all(),
         }
     }

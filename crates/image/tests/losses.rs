@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,13 +21,41 @@ fn options() -> OpenOptions {
     OpenOptions::new().passphrase(b"secret").unwrap().writable(true)
 }
 
-fn by_path_and_by_file(path: &Path) -> [Box<dyn Fn() -> Image>; 2] {
-    let [first, second] = [path.to_owned(), path.to_owned()];
-    let file = move || File::options().read(true).write(true).open(&second).unwrap();
-    [
-        Box::new(move || options().open(&first).unwrap()),
-        Box::new(move || options().open_file(file()).unwrap()),
-    ]
+/// A file as a program's own device.
+struct Own(File);
+
+impl LowerDevice for Own {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        FileExt::read_exact_at(&self.0, bytes, offset)
+    }
+
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        FileExt::write_all_at(&self.0, bytes, offset)
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        Some(self.0.as_raw_fd())
+    }
+}
+
+/// How an image is opened.
+const WAYS: [&str; 3] = ["by path", "by file", "on a device of the program's own"];
+
+fn open(path: &Path, way: &str) -> Image {
+    open_with(&options(), path, way)
+}
+
+fn open_with(options: &OpenOptions, path: &Path, way: &str) -> Image {
+    let file = || File::options().read(true).write(true).open(path).unwrap();
+    match way {
+        "by path" => options.open(path).unwrap(),
+        "by file" => options.open_file(file()).unwrap(),
+        _ => options.open_on(Arc::new(Own(file()))).unwrap(),
+    }
 }
 
 fn write_and_flush_fail(image: &Image, what: &str) {
@@ -37,26 +66,26 @@ fn write_and_flush_fail(image: &Image, what: &str) {
 
 #[test]
 fn an_image_that_is_cut_gets_its_length_back_from_no_write() {
-    for which in 0..2 {
+    for way in WAYS {
         let folder = tempfile::tempdir().unwrap();
         let path = image(folder.path());
-        let image = by_path_and_by_file(&path)[which]();
+        let image = open(&path, way);
         let end = image.size() - 512;
         image.write_at(end, &[1; 512]).unwrap();
         image.flush().unwrap();
         File::options().write(true).open(&path).unwrap().set_len(20 << 20).unwrap();
-        assert_eq!(image.write_at(end, &[2; 512]).map_err(|e| e.kind()), Err(ErrorKind::Io));
-        assert_eq!(fs::metadata(&path).unwrap().len(), 20 << 20);
-        write_and_flush_fail(&image, "cut");
+        assert_eq!(image.write_at(end, &[2; 512]).map_err(|e| e.kind()), Err(ErrorKind::Io), "{way}");
+        assert_eq!(fs::metadata(&path).unwrap().len(), 20 << 20, "{way}");
+        write_and_flush_fail(&image, way);
     }
 }
 
 #[test]
 fn an_image_that_is_removed_or_replaced_fails_its_flushes() {
-    for (which, is_replaced) in [(0, false), (0, true), (1, false), (1, true)] {
+    for (way, is_replaced) in WAYS.iter().flat_map(|way| [(way, false), (way, true)]) {
         let folder = tempfile::tempdir().unwrap();
         let path = image(folder.path());
-        let image = by_path_and_by_file(&path)[which]();
+        let image = open(&path, way);
         image.write_at(0, &[1; 512]).unwrap();
         if is_replaced {
             fs::copy(&path, folder.path().join("other")).unwrap();
@@ -64,7 +93,39 @@ fn an_image_that_is_removed_or_replaced_fails_its_flushes() {
         } else {
             fs::remove_file(&path).unwrap();
         }
-        write_and_flush_fail(&image, "removed");
+        write_and_flush_fail(&image, way);
+    }
+}
+
+/// As `cryptsetup reencrypt --decrypt` does it before it takes a lock.
+#[test]
+fn a_volume_whose_header_was_overwritten_fails_its_flushes() {
+    /// In sectors.
+    const START: u32 = 1 << 11;
+    for (way, in_partition) in WAYS.iter().flat_map(|way| [(way, false), (way, true)]) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = image(folder.path());
+        let (mut opened, mut start) = (options(), 0);
+        if in_partition {
+            let volume = fs::read(&path).unwrap();
+            let mut disk = vec![0; 1 << 20];
+            disk[446 + 4] = 0x83;
+            disk[446 + 8..446 + 12].copy_from_slice(&START.to_le_bytes());
+            disk[446 + 12..446 + 16].copy_from_slice(&(24_u32 << 11).to_le_bytes());
+            disk[510..512].copy_from_slice(&[0x55, 0xaa]);
+            fs::write(&path, [disk, volume].concat()).unwrap();
+            (opened, start) = (opened.partition(1), u64::from(START) * 512);
+        }
+        let image = open_with(&opened, &path, way);
+        let other = File::options().write(true).open(&path).unwrap();
+        image.write_at(0, &[1; 512]).unwrap();
+        image.flush().unwrap();
+        other.write_all_at(&[0; 4096], start).unwrap();
+        image.flush().unwrap();
+        other.write_all_at(&[2; 32 << 10], start).unwrap();
+        let error = image.flush().unwrap_err();
+        assert!(format!("{error:?}").contains("place of"), "{way}: {error:?}");
+        write_and_flush_fail(&image, way);
     }
 }
 
