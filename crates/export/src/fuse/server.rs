@@ -100,6 +100,8 @@ struct State {
     stopping: Option<Instant>,
     /// True when the stopper has unmounted the volume while no file was open.
     is_unmounted: bool,
+    /// True when users of open files are not waited for.
+    is_cut_off: bool,
 }
 
 impl Shared {
@@ -121,7 +123,7 @@ impl Shared {
             cut_off: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             path,
-            state: Mutex::new(State { threads: 0, stopping: None, is_unmounted: false }),
+            state: Mutex::new(State { threads: 0, stopping: None, is_unmounted: false, is_cut_off: false }),
             changed: Condvar::new(),
         })
     }
@@ -264,13 +266,16 @@ impl FuseServer {
     ///
     /// # Errors
     /// `Drain` when a file was still open [`drain_timeout`](FuseConfig::drain_timeout) after the
-    /// stopper was used: its users get errors when this process ends. `Io` when the mount's
-    /// connection was aborted; the volume is unmounted then.
+    /// stopper was used, or when that cuts users off: they get errors when this process ends. `Io`
+    /// when the mount's connection was aborted; the volume is unmounted then.
     pub fn run(self) -> Result<()> {
         let mut state = self.shared.lock();
         while state.threads > 0 {
-            let limit =
-                if state.is_unmounted { self.drain_timeout.min(ELSEWHERE) } else { self.drain_timeout };
+            let limit = match state.is_unmounted {
+                _ if state.is_cut_off => Duration::ZERO,
+                true => self.drain_timeout.min(ELSEWHERE),
+                false => self.drain_timeout,
+            };
             let left = state.stopping.map(|since| limit.saturating_sub(since.elapsed()));
             state = match left {
                 None => self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
@@ -347,6 +352,15 @@ impl FuseStopper {
                 self.abandon();
             }
         }
+    }
+
+    /// Ends the service though files are open: their users get errors.
+    pub fn cut_off(&self) {
+        let mut state = self.0.lock();
+        state.is_cut_off = true;
+        state.stopping.get_or_insert_with(Instant::now);
+        drop(state);
+        self.0.changed.notify_all();
     }
 
     /// Detaches the mount without waiting for open files: for a process that ends at once.

@@ -53,8 +53,10 @@ impl Desktop {
         let started = format!("#!/bin/sh\nSTAND_IN='{folder}' exec '{folder}/stand-in' \"$@\"\n");
         let bin = desktop.scratch.path("bin");
         fs::create_dir(&bin).unwrap();
-        fs::write(bin.join("udisksctl"), started).unwrap();
-        fs::set_permissions(bin.join("udisksctl"), Permissions::from_mode(0o755)).unwrap();
+        for program in ["udisksctl", "systemctl"] {
+            fs::write(bin.join(program), &started).unwrap();
+            fs::set_permissions(bin.join(program), Permissions::from_mode(0o755)).unwrap();
+        }
         install(&bin);
         desktop
     }

@@ -67,7 +67,15 @@ struct Pipes {
     /// Open as long as this process lives: at its end the helper removes the file.
     orders: ChildStdin,
     answers: BufReader<ChildStdout>,
-    has_ended: bool,
+    end: Option<DesktopEnd>,
+}
+
+/// How a file system has left the desktop.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum DesktopEnd {
+    TakenDown,
+    /// The file system is synced and mounted: nothing else can be done, and the server has to end.
+    Left,
 }
 
 /// A file system on the desktop, until it is dropped.
@@ -152,7 +160,7 @@ impl DesktopFile {
         let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(Error::new(Exit::Failed, "no pipe to the process for --desktop"));
         };
-        let pipes = Mutex::new(Pipes { orders, answers: BufReader::new(answers), has_ended: false });
+        let pipes = Mutex::new(Pipes { orders, answers: BufReader::new(answers), end: None });
         Ok((self.point, Desktop { pipes, path: self.path, _file: self.file }))
     }
 }
@@ -181,9 +189,13 @@ impl Desktop {
 
     /// Takes everything down, while the file is served still: waits until the file system is not
     /// in use. Returns early where the helper has ended.
-    pub(super) fn take_down(&self) {
+    pub(super) fn take_down(&self) -> DesktopEnd {
         let mut told = String::new();
-        while let Err(why) = self.try_to_take_down() {
+        loop {
+            let why = match self.try_to_take_down() {
+                Ok(end) => return end,
+                Err(why) => why,
+            };
             if told != why {
                 let path = self.path.display();
                 log::warn!("{path}: {why}; it is served until that ends, or until another signal");
@@ -195,14 +207,21 @@ impl Desktop {
 
     /// Takes everything down, or returns why that cannot be done now. Where it is done, or the
     /// helper has ended, there is nothing left to do.
-    fn try_to_take_down(&self) -> std::result::Result<(), String> {
+    fn try_to_take_down(&self) -> std::result::Result<DesktopEnd, String> {
         let mut pipes = self.lock();
-        if pipes.has_ended {
-            return Ok(());
+        if let Some(end) = pipes.end {
+            return Ok(end);
         }
         let answer = self.ask(&mut pipes, "end");
-        pipes.has_ended = matches!(&*answer, "ended" | "");
-        if pipes.has_ended { Ok(()) } else { Err(answer) }
+        let end = match answer.strip_prefix("left: ") {
+            Some(why) => {
+                log::error!("{}: {why}", self.path.display());
+                DesktopEnd::Left
+            }
+            None if matches!(&*answer, "ended" | "") => DesktopEnd::TakenDown,
+            None => return Err(answer),
+        };
+        Ok(*pipes.end.insert(end))
     }
 
     fn lock(&self) -> MutexGuard<'_, Pipes> {

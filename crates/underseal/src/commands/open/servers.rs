@@ -11,7 +11,7 @@ use underseal_export::nbd::{self, Server};
 use underseal_export::ublk::UblkServer;
 use underseal_export::vhost_user::VhostUserServer;
 
-use super::desktop::Desktop;
+use super::desktop::{Desktop, DesktopEnd};
 use super::serve::aside;
 use crate::cli::ServeArgs;
 use crate::error::Result;
@@ -57,9 +57,9 @@ impl ExportStopper {
         // Unmounting may take long, and a second signal must be noticed meanwhile.
         let stop = move || {
             let (stopper, desktop) = (stopper.clone(), desktop.clone());
-            aside("unmount", move || {
-                desktop.iter().for_each(|desktop| desktop.take_down());
-                stopper.stop();
+            aside("unmount", move || match desktop.map(|desktop| desktop.take_down()) {
+                Some(DesktopEnd::Left) => stopper.cut_off(),
+                Some(DesktopEnd::TakenDown) | None => stopper.stop(),
             });
         };
         Self { abandon: Some(Arc::new(move || last.abandon())), ..Self::new(stop) }

@@ -194,3 +194,37 @@ fn a_server_whose_disk_was_full_says_so_at_its_end() {
     assert!(log.contains("underseal: writes have failed"), "{log}");
     desktop.assert_nothing_left("full");
 }
+
+#[test]
+fn a_system_that_is_shut_down_without_udisks_does_not_wait_for_a_file_system() {
+    if unable("in_use::a_system_that_is_shut_down_without_udisks_does_not_wait_for_a_file_system") {
+        return;
+    }
+    // As when systemd has ended udisks before the user's session.
+    let gone = "[ $1 != is-system-running ] || exec cat \"$STAND_IN/state\"
+[ ! -e \"$STAND_IN/gone\" ] || exit 1
+case $1 in";
+    let desktop = Desktop::new(&HONEST.replace("case $1 in", gone));
+    desktop.scratch.file("state", b"running\n");
+    let mut child = desktop.open(&[]);
+    let mut held = File::create(desktop.media().join("held")).unwrap();
+    let late = bytes(5, 3_000_000);
+    desktop.scratch.file("gone", b"");
+    signal(&child, Signal::TERM);
+    // While the system runs, it may be unmounted by hand.
+    thread::sleep(3 * FORCED / 2);
+    assert!(child.try_wait().unwrap().is_none(), "{}", desktop.log());
+    held.write_all(&late).unwrap();
+    desktop.scratch.file("state", b"stopping\n");
+    let status = end(child, Signal::CONT);
+    let log = desktop.log();
+    assert!(status.code() == Some(1) && log.contains("the file system is synced"), "{status}\n{log}");
+    drop(held);
+    run(client("umount").arg(desktop.media()));
+    let device = desktop.loops()[0].split_whitespace().next().unwrap().to_owned();
+    run(client("losetup").args(["--detach", &device]));
+    fs::remove_file(desktop.scratch.path("gone")).unwrap();
+    let child = desktop.open(&[]);
+    assert_same(&fs::read(desktop.media().join("held")).unwrap(), &late, "written before the end");
+    assert!(end(child, Signal::INT).success());
+}

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
-use super::udisks::{BUSY, LoopDevice};
+use super::udisks::{BUSY, LAST, LoopDevice, is_gone_for_good};
 use crate::error::Result;
 use crate::signals;
 
@@ -26,12 +26,13 @@ pub(crate) fn run() -> Result<()> {
             ["show", size, access, path] => {
                 let path = PathBuf::from(path);
                 let answer = show(&path, size.parse().unwrap_or(0), access == "read-only");
-                shown = Some(ShownFile { devices: LoopDevice::over(&path), path, since: None });
+                shown =
+                    Some(ShownFile { devices: LoopDevice::over(&path), path, since: None, is_left: false });
                 answer
             }
             ["end"] => match shown.as_mut().map_or(Ok(()), ShownFile::take_down) {
                 Ok(()) => "ended".into(),
-                Err(why) => why,
+                Err(why) => shown.as_mut().and_then(ShownFile::leave).unwrap_or(why),
             },
             _ => "failed: no such order".into(),
         };
@@ -41,7 +42,11 @@ pub(crate) fn run() -> Result<()> {
     }
     let Some(mut shown) = shown else { return Ok(()) };
     // After "end" there is nothing left to do here. Unmounting is forced at last.
-    while shown.take_down().is_err() && shown.since.is_some_and(|since| since.elapsed() < BUSY) {
+    while !shown.is_left
+        && shown.take_down().is_err()
+        && shown.since.is_some_and(|since| since.elapsed() < BUSY)
+    {
+        let _ = shown.leave();
         thread::sleep(AGAIN);
     }
     remove(&shown.path);
@@ -55,6 +60,8 @@ struct ShownFile {
     devices: Vec<LoopDevice>,
     /// The time of the first attempt to take it down.
     since: Option<Instant>,
+    /// True when it is not taken down.
+    is_left: bool,
 }
 
 impl ShownFile {
@@ -63,6 +70,18 @@ impl ShownFile {
         let since = *self.since.get_or_insert_with(Instant::now);
         self.devices.iter().try_for_each(|device| device.give_back(&self.path, since))?;
         take_down(&self.path, since)
+    }
+
+    /// Leaves it as it is, synced, where a system that is shut down has ended udisks, a while after
+    /// the first attempt. Returns what is said then.
+    fn leave(&mut self) -> Option<String> {
+        let is_late = self.since.is_some_and(|since| since.elapsed() >= LAST);
+        if !is_late || !is_gone_for_good() {
+            return None;
+        }
+        self.devices.iter().for_each(|device| device.sync(&self.path));
+        self.is_left = true;
+        Some("left: the system is shut down, and has ended udisks: the file system is synced".into())
     }
 }
 

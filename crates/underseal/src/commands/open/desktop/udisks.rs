@@ -25,6 +25,9 @@ const SEARCH: [&str; 4] = ["/usr/bin", "/bin", "/usr/sbin", "/sbin"];
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a file system may be in use that is to be unmounted.
 pub(super) const BUSY: Duration = Duration::from_secs(15);
+/// How long the programs of a system that is shut down may write without udisks: as long as logind
+/// lets programs delay it.
+pub(super) const LAST: Duration = Duration::from_secs(5);
 /// How long one attempt to unmount it takes: programs that look at a new file system close it soon.
 const SOON: Duration = Duration::from_secs(2);
 
@@ -44,6 +47,13 @@ pub(super) fn find() -> Result<()> {
             error.with_remedy("`systemctl start udisks2`, or pass --fuse PATH")
         }),
     }
+}
+
+/// Returns true when the system is shut down, and udisks has ended: a user cannot unmount any more.
+pub(super) fn is_gone_for_good() -> bool {
+    let answers = start(&["status"]).is_ok_and(|child| finish(child).is_ok());
+    let state = || program("systemctl")?.arg("is-system-running").stdin(Stdio::null()).output();
+    !answers && state().is_ok_and(|state| state.stdout.trim_ascii() == b"stopping")
 }
 
 /// A loop device that udisks has made over a file.
@@ -141,6 +151,13 @@ impl LoopDevice {
         Some(at.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\"))
     }
 
+    /// Writes back what its file system has, where it is mounted and may be opened.
+    pub(super) fn sync(&self, path: &Path) {
+        if let Some(at) = self.mounted().filter(|_| self.is_same(path)) {
+            let _ = SyncedMount::new(&at);
+        }
+    }
+
     /// Unmounts it, and gives it back. The user may do so at the same time, and another file may
     /// have the device after that: it is looked at before each step. Fails soon while the file
     /// system is in use; unmounting is forced when the first attempt, at `since`, is long ago.
@@ -228,18 +245,18 @@ impl SyncedMount {
 }
 
 fn start(args: &[&str]) -> io::Result<std::process::Child> {
-    let mut command = program()?;
+    let mut command = program(PROGRAM)?;
     command.args(args).env("LC_ALL", "C").current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     standard_only(&mut command).spawn()
 }
 
-/// Returns `udisksctl`: for root the system's, with an empty environment.
-fn program() -> io::Result<Command> {
+/// Returns a program: for root the system's, with an empty environment.
+fn program(name: &str) -> io::Result<Command> {
     if !geteuid().is_root() {
-        return Ok(Command::new(PROGRAM));
+        return Ok(Command::new(name));
     }
-    let mut places = SEARCH.iter().map(|folder| Path::new(folder).join(PROGRAM));
+    let mut places = SEARCH.iter().map(|folder| Path::new(folder).join(name));
     let found = places.find(|path| path.exists()).ok_or(io::ErrorKind::NotFound)?;
     let mut command = Command::new(found);
     command.env_clear().env("PATH", SEARCH.join(":"));
@@ -266,7 +283,9 @@ fn finish(mut child: std::process::Child) -> Answer<String> {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&output.stderr);
+    // Where there is no terminal for a passphrase, that comes first, and none is asked for here.
+    let lines = said.lines().filter(|line| !line.contains("authentication agent"));
     // The name of a D-Bus error says less than its text.
-    let words = said.split_whitespace().filter(|word| !word.starts_with("GDBus.Error:"));
+    let words = lines.flat_map(str::split_whitespace).filter(|word| !word.starts_with("GDBus.Error:"));
     Err(words.collect::<Vec<_>>().join(" "))
 }
