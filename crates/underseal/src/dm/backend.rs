@@ -33,8 +33,6 @@ const CONTROL: (u32, u32) = (10, 236);
 const IDLE: Duration = Duration::from_secs(30);
 /// How long a back end may take to begin.
 const BEGINNING: Duration = Duration::from_secs(30);
-/// The byte that the back end sends when it listens.
-const READY: &str = "!";
 
 /// Returns the path of the back end's socket.
 pub(crate) fn socket(folder: &Path) -> PathBuf {
@@ -73,14 +71,9 @@ fn start(folder: &Path) -> Result<()> {
     let program = std::env::current_exe().map_err(failed)?;
     let mut command = Command::new(program);
     command.args(["dm", "serve", "--folder"]).arg(folder).env_remove("LD_PRELOAD");
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut child = command.spawn().map_err(failed)?;
-    let mut said = Vec::new();
-    let read = child.stdout.take().map(|mut out| out.read_to_end(&mut said));
-    // The started process has become a daemon by now.
-    let status = child.wait().map_err(failed)?;
-    read.transpose().map_err(failed)?;
-    if !status.success() || said != READY.as_bytes() {
+    // The started process ends when a daemon of its own listens.
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status().map_err(failed)?;
+    if !status.success() {
         let error = Error::new(Exit::Failed, "the back end could not begin");
         return Err(error.with_remedy(format!("the last lines of {}", log_file(folder).display())));
     }
@@ -106,7 +99,7 @@ pub(crate) fn serve(folder: &Path, stay: bool) -> Result<()> {
     prepare_mapper()?;
     let Some(lock) = lock(folder)? else {
         // Another back end is starting, or runs.
-        return child.detach_saying(READY);
+        return child.detach();
     };
     logging::to_file(&log_file(folder))?;
     raise_descriptor_limit();
@@ -137,7 +130,7 @@ pub(crate) fn serve(folder: &Path, stay: bool) -> Result<()> {
         begun.map_err(|e| Error::new(Exit::Failed, "no thread for callers").because(&e))?;
     }
     stay_in_memory();
-    child.detach_saying(READY)?;
+    child.detach()?;
     let has_devices = || stay || mapper.count() + adoption.waiting() > 0;
     loop {
         let is_needed = || {

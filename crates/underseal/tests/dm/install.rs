@@ -6,6 +6,7 @@ use std::os::unix::fs::{chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use crate::dm::mapper::Mapper;
 use crate::support::mounts::skip;
 use crate::support::{Scratch, output};
 
@@ -230,4 +231,17 @@ fn a_machine_without_the_package_is_refused() {
     let refused = dm(&["install"], &root);
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("usr/bin/underseal is not there"));
+}
+
+#[test]
+fn a_back_end_that_is_started_prints_nothing() {
+    let Some(mapper) = Mapper::new() else { return };
+    let mut command = Command::new(env!("CARGO_BIN_EXE_underseal"));
+    // As the unit does; the other one finds that it runs.
+    command.args(["dm", "serve", "--stay", "--folder"]).arg(mapper.folder());
+    for _ in 0..2 {
+        let started = output(&mut command);
+        assert_eq!((done(&started), started.stderr), (String::new(), Vec::new()));
+        assert!(mapper.back_end().is_some(), "{}", mapper.log());
+    }
 }
