@@ -89,7 +89,7 @@ fn is_told(operator: &Operator, volume: &Volume, mut server: Server) {
         late.flush().expect_err("it is told that lost writes are stored");
     }
     operator.is_refused("suspend image", 1, "acknowledged writes may be lost");
-    operator.is_refused("close image", 1, "acknowledged writes may be lost");
+    operator.is_refused("close image", 8, "acknowledged writes may be lost");
     assert_eq!(server.wait().code(), Some(LOST), "{}", server.log());
 }
 

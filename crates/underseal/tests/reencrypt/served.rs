@@ -294,7 +294,7 @@ fn a_server_says_that_its_data_was_moved_away_by_cryptsetup() {
     client.write(0, &[1; 4096]).unwrap();
     assert!(client.flush().is_err(), "the write is not where the decryption goes on");
     drop(client);
-    operator.is_refused("close image", 1, "the last flush");
+    operator.is_refused("close image", 8, "the last flush");
     assert_eq!(server.wait().code(), Some(8));
     assert!(server.log().contains("its LUKS header is gone"), "{}", server.log());
 }
@@ -315,6 +315,6 @@ fn a_volume_in_a_part_of_an_image_misses_its_header_too() {
     other.write_all_at(&[2; 32 << 10], START).unwrap();
     assert!(client.flush().is_err(), "data lies where the header was");
     drop(client);
-    operator.is_refused("close image", 1, "the last flush");
+    operator.is_refused("close image", 8, "the last flush");
     assert_eq!(server.wait().code(), Some(8));
 }
