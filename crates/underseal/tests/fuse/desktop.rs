@@ -118,21 +118,24 @@ impl Desktop {
         fs::canonicalize(&self.runtime).unwrap().join("underseal-desktop").join(name)
     }
 
-    /// The loop devices over the volume's file.
+    /// The loop devices over the volume's file, as long as that is served.
     fn loops(&self) -> Vec<String> {
         let all = run(client("losetup").args(["--list", "--noheadings", "--output", "NAME,BACK-FILE"]));
-        all.lines().filter(|line| line.contains("underseal-desktop")).map(ToOwned::to_owned).collect()
+        let folder = self.scratch.folder().to_string_lossy();
+        all.lines()
+            .filter(|line| line.contains(&*folder) && line.contains("underseal-desktop"))
+            .map(|line| line.split_whitespace().next().unwrap().to_owned())
+            .collect()
     }
 
     /// The kernel's file that is there as long as the volume has its loop device.
     fn attached(&self) -> PathBuf {
-        let device = self.loops()[0].split_whitespace().next().unwrap().to_owned();
-        Path::new("/sys/block").join(device.strip_prefix("/dev/").unwrap()).join("loop/backing_file")
+        let devices = self.loops();
+        Path::new("/sys/block").join(devices[0].strip_prefix("/dev/").unwrap()).join("loop/backing_file")
     }
 
     fn assert_nothing_left(&self, what: &str) {
-        let folder = self.scratch.folder().to_string_lossy().into_owned();
-        let ours: Vec<_> = self.loops().into_iter().filter(|line| line.contains(&folder)).collect();
+        let ours = self.loops();
         assert!(ours.is_empty(), "{what}: {ours:?}");
         assert!(!is_there(&self.media()), "{what}");
         assert!(!is_mounted(&self.file()), "{what}");
@@ -142,10 +145,8 @@ impl Desktop {
 impl Drop for Desktop {
     fn drop(&mut self) {
         unmount_stale(&self.media());
-        let folder = self.scratch.folder().to_string_lossy().into_owned();
-        for line in self.loops().iter().filter(|line| line.contains(&folder)) {
-            let device = line.split_whitespace().next().unwrap_or_default();
-            let _ = client("losetup").args(["--detach", device]).status();
+        for device in self.loops() {
+            let _ = client("losetup").args(["--detach", &device]).status();
         }
     }
 }
