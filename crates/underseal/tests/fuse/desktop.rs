@@ -13,7 +13,7 @@ use std::process::{Child, Command, Output, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::fuse::mounted::{Mounted, client, is_mounted};
-use crate::support::mounts::{Mount, cannot_mount, skip, unmount_stale};
+use crate::support::mounts::{Mount, apart, cannot_mount, skip, unmount_stale};
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::Volume;
 use crate::support::{Scratch, output, run};
@@ -179,8 +179,8 @@ fn unable(test: &str) -> bool {
     if std::env::var_os(APART).is_some() {
         return false;
     }
-    let mut apart = client("unshare");
-    apart.args(["--mount", "--propagation", "private"]).arg(std::env::current_exe().unwrap());
+    let mut apart = apart();
+    apart.arg(std::env::current_exe().unwrap());
     apart.args(["--exact", "--nocapture", &format!("fuse::desktop::{test}")]).env(APART, "1");
     assert!(apart.stdin(Stdio::null()).status().unwrap().success());
     true
