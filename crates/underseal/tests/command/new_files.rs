@@ -66,3 +66,14 @@ fn a_new_file_whose_name_cannot_be_synced_is_removed() {
         assert!(!place.path("new").exists(), "{case:?}: {said}");
     });
 }
+
+#[test]
+fn where_no_folder_can_be_synced_the_file_system_is() {
+    let place = Place::new();
+    let format = ["format", "-q", "--type", "plain", "--size", "1M", "new"];
+    let fault = ["-e", "trace=fsync,syncfs", "-e", "inject=fsync:error=EINVAL:when=1"];
+    let ran = traced(&place, &fault, &format);
+    let calls = place.read("calls");
+    let calls = String::from_utf8_lossy(&calls);
+    assert!(ran.status.success() && calls.contains("syncfs("), "{ran:?}\n{calls}");
+}

@@ -9,27 +9,27 @@ use crate::{Error, ErrorKind, Result};
 
 /// Makes a file, for its owner only, and opens it for reading and writing. Its name is on stable
 /// storage when this returns: a header or a state that goes to the file is not lost with the name.
-/// A file system that syncs no folders, and a folder that may not be read, are left as they are.
 ///
 /// # Errors
 /// `AlreadyExists`, also for a link; the system's errors, after which the file is gone again.
 pub fn create_private(path: &Path) -> io::Result<File> {
     let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(path)?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    match File::open(folder).and_then(|folder| folder.sync_all()) {
-        Err(e) if is_impossible(&e) => {}
-        Err(e) => {
-            remove_new_file(path, &file);
-            return Err(e);
-        }
-        Ok(()) => {}
-    }
+    sync_name(path, &file).inspect_err(|_| remove_new_file(path, &file))?;
     Ok(file)
 }
 
-fn is_impossible(e: &io::Error) -> bool {
+/// Syncs the folder, or all of the file system where the folder cannot be: it may not be read, or
+/// its file system syncs no folders.
+fn sync_name(path: &Path, file: &File) -> io::Result<()> {
     use io::ErrorKind::{InvalidInput, PermissionDenied, Unsupported};
-    matches!(e.kind(), InvalidInput | PermissionDenied | Unsupported)
+
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match File::open(folder).and_then(|folder| folder.sync_all()) {
+        Err(e) if matches!(e.kind(), InvalidInput | PermissionDenied | Unsupported) => {
+            Ok(rustix::fs::syncfs(file)?)
+        }
+        synced => synced,
+    }
 }
 
 /// Makes a file as [`create_private`] does, for a header or a state.
