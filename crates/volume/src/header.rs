@@ -1,6 +1,7 @@
 //! LUKS headers of either version.
 
 use std::ops::Range;
+use std::path::Path;
 
 use uuid::Uuid;
 
@@ -42,6 +43,26 @@ impl Header {
     pub fn read(from: &(impl ReadAt + ?Sized)) -> Result<Self> {
         let _lock = from.lock(LockTo::Read)?;
         Self::parse(from)
+    }
+
+    /// Reads the header in front of data that are to be decrypted. Returns `None` where there is
+    /// none, and where a start that was cut off has moved it to `file` already: with the header of
+    /// the file, [`luks2::Header::begin_decryption`] takes the rest away.
+    ///
+    /// # Errors
+    /// Those of [`Header::read`] but for `NoHeader`.
+    pub fn in_front(data: &(impl ReadAt + ?Sized), file: Option<&Path>) -> Result<Option<Self>> {
+        let header = match Self::read(data) {
+            Err(e) if e.kind() == ErrorKind::NoHeader => return Ok(None),
+            header => header?,
+        };
+        let moved_to = |luks2: &luks2::Header, file: &Path| {
+            std::fs::File::open(file).is_ok_and(|file| luks2.was_moved_to(&file))
+        };
+        match (&header, file) {
+            (Self::Luks2(luks2), Some(file)) if moved_to(luks2, file) => Ok(None),
+            _ => Ok(Some(header)),
+        }
     }
 
     /// Reads as [`Header::read`], for a caller that holds the lock.

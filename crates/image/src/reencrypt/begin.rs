@@ -10,7 +10,7 @@ use underseal_volume::luks2::{
 use underseal_volume::reencrypt::{
     Direction, Mode, Protection, SectorFit, SectorForm, forms, plain_filesystem_len, volume_filesystem_len,
 };
-use underseal_volume::{ErrorKind as Kind, FormatOptions, Header, VolumeKey};
+use underseal_volume::{FormatOptions, Header, VolumeKey};
 
 use super::options::{ReencryptionOptions, bad};
 use crate::lower::Lower;
@@ -35,7 +35,8 @@ pub(super) fn ready(
             "no reencryption is under way: an encryption was cut off as it began, and the data is as it was";
         return Err(bad(what.into()));
     }
-    let front = options.mode == Some(Mode::Decrypt) && has_header(data)?;
+    let front =
+        options.mode == Some(Mode::Decrypt) && Header::in_front(data, options.header.as_deref())?.is_some();
     let on = match &options.header {
         Some(path) if !front => Lower::open_header(path, true)?,
         _ => data.clone(),
@@ -74,14 +75,6 @@ fn is_encrypting(data: &Lower, options: &ReencryptionOptions) -> bool {
     };
     let Some(Ok(Header::Luks2(header))) = header else { return false };
     header.reencryption().ok().flatten().is_some_and(|status| status.mode == Mode::Encrypt)
-}
-
-/// Whether a header is in front of the data.
-fn has_header(data: &Lower) -> Result<bool> {
-    match Header::read(data) {
-        Err(e) if e.kind() == Kind::NoHeader => Ok(false),
-        found => Ok(found.map(|_| true)?),
-    }
 }
 
 /// The volume's keys, and the keyslots that the passphrases open.

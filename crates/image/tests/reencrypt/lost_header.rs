@@ -58,6 +58,21 @@ fn no_step_is_done_once_the_header_was_removed_or_replaced() {
 }
 
 #[test]
+fn a_decryption_that_was_cut_off_as_the_header_moved_is_begun_again() {
+    let case = Case::luks2();
+    let header = case.path("header");
+    let mut image = fs::read(&case.image).unwrap();
+    fs::write(&header, &image[..16 << 20]).unwrap();
+    let decrypt = ReencryptionOptions::decrypt().header(&header).force(true);
+    assert!(case.reencrypt(&decrypt).is_err(), "the header is in front still, and the file is there");
+    // The first copy in front of the data is wiped, and the second one is not.
+    image[..512].fill(0);
+    fs::write(&case.image, &image).unwrap();
+    assert_eq!(case.reencrypt(&decrypt).unwrap(), ReencryptionEnd::Finished);
+    assert!(fs::read(&case.image).unwrap()[..SIZE] == case.plain);
+}
+
+#[test]
 fn a_volume_that_cryptsetup_begins_to_decrypt_fails_its_flushes() {
     let case = Case::luks2();
     let options = OpenOptions::new().passphrase(SECRET).unwrap().writable(true);

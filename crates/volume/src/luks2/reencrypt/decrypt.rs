@@ -139,7 +139,7 @@ impl Header {
     /// Returns true when a decryption whose start was cut off has moved this header to `file`
     /// already: the device has the second copy alone. [`Header::begin_decryption`] takes it from
     /// there, with the header of the file.
-    pub fn was_moved_to(&self, file: &(impl ReadAt + ?Sized)) -> bool {
+    pub(crate) fn was_moved_to(&self, file: &(impl ReadAt + ?Sized)) -> bool {
         let is_this = |there: Self| {
             there.damage().is_none()
                 && there.is_same_volume(self)

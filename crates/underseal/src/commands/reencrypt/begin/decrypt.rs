@@ -1,11 +1,10 @@
 //! The start of a decryption: a header in front of the data is first moved to a separate file.
 
-use std::fs::File;
 use std::path::Path;
 
 use underseal_volume::luks2::{self, DecryptOptions, OverwrittenStart};
 use underseal_volume::reencrypt::Direction;
-use underseal_volume::{ErrorKind, Header, VolumeKey};
+use underseal_volume::{Header, VolumeKey};
 
 use super::losing::Losses;
 use crate::cli::ReencryptArgs;
@@ -59,10 +58,8 @@ pub(in super::super) fn takes_header_away(
     if !args.decrypt || args.resume_only {
         return Ok(None);
     }
-    let header = match Header::read(&*data) {
-        Err(e) if e.kind() == ErrorKind::NoHeader => return Ok(None),
-        found => found.map_err(|e| e.in_file(image))?,
-    };
+    let in_front = Header::in_front(&*data, args.header.as_deref());
+    let Some(header) = in_front.map_err(|e| e.in_file(image))? else { return Ok(None) };
     let Some(path) = &args.header else {
         let error = Error::usage(format!(
             "{}: its header is in front of the data, which takes its place",
@@ -72,11 +69,6 @@ pub(in super::super) fn takes_header_away(
             "--header FILE with a new file, which is the volume's header until all is decrypted",
         ));
     };
-    if let Header::Luks2(header) = &header
-        && File::open(path).is_ok_and(|file| header.was_moved_to(&file))
-    {
-        return Ok(None);
-    }
     if path.exists() {
         let error = Error::usage(format!("{}: is there already", path.display()));
         return Err(error.with_remedy("another name, or move it away"));
