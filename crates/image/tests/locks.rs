@@ -1,45 +1,16 @@
 //! Two programs on one image: through loop devices, and through a program's own device on a file.
 
+mod own;
 mod support;
 
 use std::fs::File;
-use std::io;
-use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use underseal_image::{ErrorKind, FormatOptions, Header, Image, LowerDevice, OpenOptions, Result};
+use underseal_image::{ErrorKind, FormatOptions, Header, Image, OpenOptions, Result};
 
+use self::own::{Own, image};
 use self::support::Loop;
-
-/// A file as a program's own device.
-struct Own(File);
-
-impl LowerDevice for Own {
-    fn size(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
-    }
-
-    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        FileExt::read_exact_at(&self.0, bytes, offset)
-    }
-
-    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        FileExt::write_all_at(&self.0, bytes, offset)
-    }
-
-    fn descriptor(&self) -> Option<RawFd> {
-        Some(self.0.as_raw_fd())
-    }
-}
-
-fn image(folder: &Path) -> PathBuf {
-    let path = folder.join("an image");
-    File::create_new(&path).unwrap().set_len(24 << 20).unwrap();
-    Header::format(&path, b"secret", &FormatOptions::luks2().pbkdf2(1000)).unwrap();
-    path
-}
 
 fn options(writable: bool) -> OpenOptions {
     OpenOptions::new().passphrase(b"secret").unwrap().writable(writable)
