@@ -49,7 +49,7 @@ impl RuntimeDirectory {
     /// Makes the directory, if it is missing.
     ///
     /// # Errors
-    /// Those of [`RuntimeDirectory::open`].
+    /// The errors of [`RuntimeDirectory::open`].
     pub fn make(&self) -> io::Result<()> {
         match DirBuilder::new().mode(0o700).create(&self.0) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),

@@ -271,10 +271,12 @@ impl FuseServer {
     pub fn run(self) -> Result<()> {
         let mut state = self.shared.lock();
         while state.threads > 0 {
-            let limit = match state.is_unmounted {
-                _ if state.is_cut_off => Duration::ZERO,
-                true => self.drain_timeout.min(ELSEWHERE),
-                false => self.drain_timeout,
+            let limit = if state.is_cut_off {
+                Duration::ZERO
+            } else if state.is_unmounted {
+                self.drain_timeout.min(ELSEWHERE)
+            } else {
+                self.drain_timeout
             };
             let left = state.stopping.map(|since| limit.saturating_sub(since.elapsed()));
             state = match left {
