@@ -21,6 +21,8 @@
 //!   ReplySender, ReplyReceiver   replies of other threads to a channel: mailbox and wakeup
 //!   Mailbox, Wakeup  messages to a thread that waits in its ring, and its wakeup
 //!   Signal           signals another process's eventfd, without ever waiting
+//!   loops/           loop devices below and over a file
+//!   RuntimeDirectory this user's directory of sockets and locks
 //! ```
 //!
 //! A channel is asked twice. [`Channel::read_now`] and [`Channel::write_now`] answer at once or

@@ -60,6 +60,10 @@
 //! A server has 10 seconds to accept and negotiate. A request in flight has no limit: a server may
 //! be slow, and TCP notices a host that is gone (20 s).
 //!
+//! # Locks
+//! NBD has none. [`lock_export`] keeps other programs of this user on this host from an export that
+//! is open for writing.
+//!
 //! # Trust
 //! The server sees ciphertext, offsets and times. Each of its messages is checked before it is
 //! used; a violation of the protocol ends the connection, with the same limits as for a lost

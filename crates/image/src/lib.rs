@@ -11,6 +11,7 @@
 //!     new/        format                                 +-- lower      a file, an NBD or Ceph image,
 //!     reencrypt/  in place, resumable                                   or a program's own device
 //!   veracrypt   format_veracrypt
+//!   one_process   connections and threads, which a child of a fork leaves alone
 //! ```
 //!
 //! This crate is the public face of the workspace: its API holds no types but its own and those of
