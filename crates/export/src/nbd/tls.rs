@@ -39,22 +39,38 @@ pub struct TlsFiles {
 
 impl TlsFiles {
     /// The usual file names in a directory. With `verify_clients`, clients need a certificate that
-    /// `ca-cert.pem` signed.
-    pub fn in_directory(directory: &Path, verify_clients: bool) -> Self {
+    /// `ca-cert.pem` signed. Only a directory without the name `ca-crl.pem` has no list: a link
+    /// whose target cannot be reached names a list that cannot be read.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Certificate`] when the directory does not reveal whether it has a list.
+    pub fn in_directory(directory: &Path, verify_clients: bool) -> Result<Self> {
         let crl = directory.join("ca-crl.pem");
-        Self {
+        let has_list = match crl.symlink_metadata() {
+            _ if !verify_clients => false,
+            Ok(_) => true,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => false,
+            Err(e) => return Err(unusable(&crl, "cannot be looked up", e)),
+        };
+        Ok(Self {
             certificate: directory.join("server-cert.pem"),
             key: directory.join("server-key.pem"),
             client_ca: verify_clients.then(|| directory.join("ca-cert.pem")),
-            client_crl: (verify_clients && crl.exists()).then_some(crl),
-        }
+            client_crl: has_list.then_some(crl),
+        })
     }
 }
 
 /// Certificates, ready to use. Clones share them, and [`reload`](Self::reload) replaces them for
 /// all clones.
 #[derive(Clone)]
-pub struct TlsConfig(Arc<RwLock<Arc<ServerConfig>>>);
+pub struct TlsConfig(Arc<RwLock<LoadedFiles>>);
+
+/// The contents of the files, and the list of revoked certificates among them.
+struct LoadedFiles {
+    config: Arc<ServerConfig>,
+    client_crl: Option<PathBuf>,
+}
 
 impl TlsConfig {
     /// Reads the files. TLS 1.2 and 1.3, without resumption: NBD connections are few and long.
@@ -66,17 +82,28 @@ impl TlsConfig {
     }
 
     /// Reads the files again: new connections use the new contents. After an error the earlier
-    /// contents stay in use.
+    /// contents stay in use. A list of revoked certificates stays required: a file that is being
+    /// replaced must not admit the clients that it revokes.
     ///
     /// # Errors
-    /// `Certificate`, as [`load`](Self::load).
+    /// `Certificate`, as [`load`](Self::load), and when clients were checked against a list and
+    /// `files` has none.
     pub fn reload(&self, files: &TlsFiles) -> Result<()> {
-        let config = Self::read(files)?;
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
+        let read = Self::read(files)?;
+        let mut present = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(list), None, Some(_)) = (&present.client_crl, &files.client_crl, &files.client_ca) {
+            let context = format!(
+                "{}: the list of revoked certificates is gone: put it back, replace it by a list that revokes none, or start \
+                 the server again to go without",
+                list.display()
+            );
+            return Err(Error::new(ErrorKind::Certificate, context));
+        }
+        *present = read;
         Ok(())
     }
 
-    fn read(files: &TlsFiles) -> Result<Arc<ServerConfig>> {
+    fn read(files: &TlsFiles) -> Result<LoadedFiles> {
         let chain = certificates(&files.certificate)?;
         let key = PrivateKeyDer::from_pem_file(&files.key)
             .map_err(|source| unusable(&files.key, "is no private key in PEM", source))?;
@@ -97,7 +124,7 @@ impl TlsConfig {
         })?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Arc::new(config))
+        Ok(LoadedFiles { config: Arc::new(config), client_crl: files.client_crl.clone() })
     }
 
     /// Runs the TLS handshake on a socket, within a deadline.
@@ -108,7 +135,7 @@ impl TlsConfig {
             }
             _ => source.into(),
         };
-        let config = self.0.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let config = self.0.read().unwrap_or_else(PoisonError::into_inner).config.clone();
         let mut session =
             ServerConnection::new(config).map_err(|error| failed(std::io::Error::other(error)))?;
         while session.is_handshaking() {
@@ -173,7 +200,7 @@ fn client_verifier(
         let too_old = lists.iter().filter_map(|list| crl::next_update(list)).find(crl::Moment::is_past);
         if let Some(due) = too_old {
             let context = format!(
-                "{}: the list of revoked certificates does not hold since {}: make a new one, or remove the file to go without",
+                "{}: the list of revoked certificates does not hold since {}: make a new one, or remove the file and start the server to go without",
                 path.display(),
                 due.shown
             );

@@ -34,7 +34,7 @@ impl Certificates {
     }
 
     fn server(&self, verify_clients: bool) -> TlsConfig {
-        TlsConfig::load(&TlsFiles::in_directory(self.0.path(), verify_clients)).unwrap()
+        TlsConfig::load(&TlsFiles::in_directory(self.0.path(), verify_clients).unwrap()).unwrap()
     }
 
     fn client(&self, shows_certificate: bool) -> ClientConfig {
@@ -186,7 +186,7 @@ fn required_tls_may_face_the_network_and_offered_tls_may_not() {
 fn unusable_files_are_named() {
     let certificates = Certificates::new();
     let directory = certificates.0.path();
-    let good = TlsFiles::in_directory(directory, true);
+    let good = TlsFiles::in_directory(directory, true).unwrap();
     std::fs::write(directory.join("empty.pem"), "").unwrap();
     std::fs::write(directory.join("broken.pem"), "-----BEGIN CERTIFICATE-----\nAAAA\n").unwrap();
     let (empty, broken, none) =
@@ -248,10 +248,10 @@ fn qemu_img_connects_over_tls() {
 fn a_list_that_does_not_hold_any_more_is_refused_with_its_date() {
     let certificates = Certificates::new();
     let directory = certificates.0.path();
-    let good = TlsFiles::in_directory(directory, true);
+    let good = TlsFiles::in_directory(directory, true).unwrap();
     let config = TlsConfig::load(&good).unwrap();
     revoke_client_until(directory, " -crl_lastupdate 20240101000000Z -crl_nextupdate 20250131000000Z");
-    let files = TlsFiles::in_directory(directory, true);
+    let files = TlsFiles::in_directory(directory, true).unwrap();
     let Err(error) = TlsConfig::load(&files) else { panic!("the list was taken") };
     assert_eq!(error.kind(), ErrorKind::Certificate);
     let error = error.to_string();
@@ -268,9 +268,48 @@ fn a_list_that_does_not_hold_any_more_is_refused_with_its_date() {
     revoke_client(directory);
     config.reload(&files).unwrap();
     assert!(!connects());
-    std::fs::remove_file(directory.join("ca-crl.pem")).unwrap();
-    config.reload(&TlsFiles::in_directory(directory, true)).unwrap();
-    assert!(connects());
+}
+
+#[test]
+fn a_list_that_cannot_be_reached_lets_no_client_in() {
+    let certificates = Certificates::new();
+    let directory = certificates.0.path();
+    let without = TlsFiles::in_directory(directory, true).unwrap();
+    revoke_client(directory);
+    let (list, kept) = (directory.join("ca-crl.pem"), directory.join("kept.pem"));
+    std::fs::rename(&list, &kept).unwrap();
+    let names = || TlsFiles::in_directory(directory, true);
+    let load = || names().and_then(|files| TlsConfig::load(&files));
+    let link = |target: &str| {
+        drop(std::fs::remove_file(&list));
+        std::os::unix::fs::symlink(target, &list).unwrap();
+    };
+    link("kept.pem");
+    let config = load().unwrap();
+    let served = Served::unix(
+        ServerConfig { tls: TlsMode::Required(config.clone()), ..self::config() },
+        MemoryDisk::default(),
+    );
+    let connects = || certificates.secure(served.client(), true).go("disk").is_ok();
+    assert!(!connects());
+    for target in ["away.pem", "ca-crl.pem", "server-key.pem/list"] {
+        link(target);
+        let Err(error) = load() else { panic!("a link to {target} was taken for no list") };
+        assert_eq!(error.kind(), ErrorKind::Certificate);
+        assert!(error.to_string().contains("ca-crl.pem: "), "{error}");
+        assert!(names().and_then(|files| config.reload(&files)).is_err(), "{target}");
+        assert!(!connects(), "{target}");
+    }
+    // A list that was in use stays required. A directory that never had one goes without.
+    std::fs::remove_file(&list).unwrap();
+    let error = names().and_then(|files| config.reload(&files)).unwrap_err().to_string();
+    assert!(error.contains("ca-crl.pem: the list of revoked certificates is gone"), "{error}");
+    assert!(!connects());
+    assert_eq!(names().unwrap(), without);
+    load().unwrap().reload(&without).unwrap();
+    // A name that is below no directory is an error, too.
+    let error = TlsFiles::in_directory(&kept, true).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Certificate);
 }
 
 #[test]
@@ -279,7 +318,7 @@ fn a_list_that_gets_too_old_lets_nobody_in() {
     let directory = certificates.0.path();
     let in_seconds = format!(" -crl_lastupdate 20240101000000Z -crl_nextupdate {}", moment_in(15));
     revoke_until(directory, None, &in_seconds);
-    let tls = TlsConfig::load(&TlsFiles::in_directory(directory, true)).unwrap();
+    let tls = TlsConfig::load(&TlsFiles::in_directory(directory, true).unwrap()).unwrap();
     let served =
         Served::unix(ServerConfig { tls: TlsMode::Required(tls), ..config() }, MemoryDisk::default());
     let connects = || certificates.secure(served.client(), true).go("disk").is_ok();

@@ -226,12 +226,12 @@ fn export(args: &ServeArgs, mapping: &Mapping) -> ExportInfo {
 fn tls(args: &ServeArgs) -> Result<TlsMode> {
     let Some(directory) = &args.tls_certificates else { return Ok(TlsMode::Off) };
     let verify = args.tls_verify_peer;
-    let config = TlsConfig::load(&TlsFiles::in_directory(directory, verify))?;
+    let config = TlsConfig::load(&TlsFiles::in_directory(directory, verify)?)?;
     let (again, directory) =
         (config.clone(), std::path::absolute(directory).unwrap_or_else(|_| directory.clone()));
     signals::on_hangup(move || {
         let shown = directory.display();
-        match again.reload(&TlsFiles::in_directory(&directory, verify)) {
+        match TlsFiles::in_directory(&directory, verify).and_then(|files| again.reload(&files)) {
             Ok(()) => {
                 log::info!("{shown}: certificates and revocation lists are read again, for new connections")
             }
