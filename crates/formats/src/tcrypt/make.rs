@@ -14,7 +14,7 @@ use getrandom::fill;
 use underseal_cipher::Key;
 use underseal_volume::{KdfLimits, ReadAt, Target};
 
-use super::place::AREA;
+use super::place::{AREA, OLD_HIDDEN};
 use super::{Chain, Derivation, HEADER, Header, KEYS, Password, Pim, Place, Prf, SALT, Unlocked};
 use crate::{Error, ErrorKind, Result, fields};
 
@@ -94,11 +94,12 @@ impl NewHeaders {
         Ok(Self { quick: options.quick, ..Self::seal(host, place, &plain, of, password, data)? })
     }
 
-    /// Seals the headers of an unlocked volume under another password, PRF or PIM. Keys and fields
-    /// stay.
+    /// Seals the headers of an unlocked volume under another password, PRF or PIM, for a host of
+    /// `host` bytes. Keys and fields stay.
     ///
     /// # Errors
-    /// `Unsupported` for a system PRF that its boot loader does not support, and for derivations
+    /// `TooSmall` and `BadOption` for a host that ends before the volume or behind it: its backup
+    /// header has another place there; `BadHeader` as [`Unlocked::open`]; `Unsupported` for a system PRF that its boot loader does not support, and for derivations
     /// that TrueCrypt does not have; `TooCostly`, `Memory`, `Io`.
     pub fn again(host: u64, of: &Unlocked, prf: Prf, pim: Pim, password: &Password) -> Result<Self> {
         let unsupported = |why| Err(Error::new(ErrorKind::Unsupported, why));
@@ -112,21 +113,16 @@ impl NewHeaders {
             false if pim.get().is_none() && password.short => Derivation::truecrypt(prf)?,
             false => return unsupported("TrueCrypt has no PIM, and passphrases of 64 bytes at most"),
         };
-        let data = of.header.start..of.header.start.saturating_add(of.header.size);
+        let data = of.layout(host, None)?.data;
         let (plain, how) = (of.header.to_plain()?, (of.chain, derivation));
         if of.place == Place::System || of.header.version < 4 {
             let header = sealed(&plain, how, password)?;
             let hidden = of.place.is_hidden();
-            return Ok(Self {
-                header,
-                backup: None,
-                backup_last: false,
-                at: of.at,
-                data,
-                quick: true,
-                hidden,
-            });
+            // A backup file has the old header of a hidden volume at another place than the host.
+            let at = if hidden { host.saturating_sub(OLD_HIDDEN) } else { of.at };
+            return Ok(Self { header, backup: None, backup_last: false, at, data, quick: true, hidden });
         }
+        ends_with_its_headers(host, data.end, of.place.is_hidden())?;
         let place = if of.place.is_hidden() { Place::Hidden } else { Place::Normal };
         let backup_last = of.place.is_backup();
         Ok(Self { backup_last, ..Self::seal(host, place, &plain, how, password, data)? })
@@ -239,6 +235,29 @@ impl NewHeaders {
     pub fn data(&self) -> std::ops::Range<u64> {
         self.data.clone()
     }
+}
+
+/// Refuses a host that does not end with the volume's backup headers: what lies at their usual
+/// place belongs to the data, or to something behind the volume, and the real backup header would
+/// keep the old password.
+fn ends_with_its_headers(host: u64, data_end: u64, is_hidden: bool) -> Result<()> {
+    // tcplay leaves nothing free behind a hidden volume.
+    let reserves = if is_hidden { &[0, RESERVES.0, RESERVES.1][..] } else { &[0] };
+    let ends: Vec<u64> = reserves.iter().map(|free| data_end.saturating_add(free + 2 * AREA)).collect();
+    if ends.contains(&host) {
+        return Ok(());
+    }
+    let (least, most) = (ends[0], ends[ends.len() - 1]);
+    let (kind, remedy) = if host < least {
+        (ErrorKind::TooSmall, "make it as long as it was before")
+    } else {
+        (ErrorKind::BadOption, "use the volume's own bytes only, as a copy or by `losetup --sizelimit`")
+    };
+    let context = format!(
+        "the volume's data end at byte {data_end} and its backup headers at byte {most}, but the image at byte {host}, so the \
+         backup header cannot be replaced: {remedy}"
+    );
+    Err(Error::new(kind, context))
 }
 
 /// A header with these fields under a password and a fresh salt.

@@ -198,7 +198,7 @@ impl Unlocked {
         self.chain.volume_key(self.header.keys.as_bytes())
     }
 
-    fn layout(&self, host: u64, partition: Option<&Range<u64>>) -> Result<Layout> {
+    pub(super) fn layout(&self, host: u64, partition: Option<&Range<u64>>) -> Result<Layout> {
         Layout::of(&self.header, self.place, self.chain, host, partition)
     }
 

@@ -7,7 +7,7 @@ use underseal_device::OpenOptions;
 use underseal_formats::tcrypt::{
     BACKUP_FILE, NewHeaders, Password, Pim, Place, UnlockOptions, Unlocked, backup_file, unlock,
 };
-use underseal_volume::ReadAt;
+use underseal_volume::{ImageContents, ReadAt};
 
 use super::new_file;
 use crate::cli::{HeaderBackupArgs, HeaderRestoreArgs, KeyslotChangeArgs, SecretArgs, TcryptHeaderArgs};
@@ -81,14 +81,18 @@ pub(super) fn restore(args: &HeaderRestoreArgs, quiet: bool) -> Result<()> {
     // The passphrase is the backup's, which is not asked for twice.
     let new = with_password(of.0, of.1, &args.backup, |password: &Password| {
         let old = unlock(&saved, password, &options)?;
-        old.open(host_size, None)?;
         let pim = if old.derivation.veracrypt { options.pim } else { Pim::default() };
         Ok(NewHeaders::again(host_size, &old, old.derivation.prf, pim, password)?)
     });
     let new = new.map_err(|e| e.within(args.backup.display()))?;
     let shown = path.display();
     let which = if options.place.is_hidden() { "the hidden volume's headers" } else { "its headers" };
-    let what = format!("{shown}: {which} will be overwritten; passphrases of now open the volume no more.");
+    let held = match ImageContents::of(&*host).map_err(|e| e.in_file(path))? {
+        ImageContents::Known(name) => format!("holds {name}, which will be damaged: "),
+        _ => String::new(),
+    };
+    let what =
+        format!("{shown}: {held}{which} will be overwritten; passphrases of now open the volume no more.");
     if !args.force && !confirm(&what)? {
         return Err(Error::usage(what).with_remedy("--force"));
     }

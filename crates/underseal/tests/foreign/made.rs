@@ -83,6 +83,59 @@ fn what_would_lose_something_or_protect_little_is_refused() {
 }
 
 #[test]
+fn a_hidden_volume_is_made_in_no_other_format() {
+    let scratch = Scratch::new();
+    let luks = ["format", "disk", "--size", "20M", "--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"];
+    underseal(&scratch, &[&luks[..], &["--passphrase-fd", "0"]].concat(), OUTER);
+    let whole = fs::read(scratch.path("disk")).unwrap();
+    let hidden = ["format", "disk", "--type", "veracrypt", "--hidden-size", "4M"];
+    for force in [&[][..], &["--force"]] {
+        fails(&scratch, &[&hidden[..], force, &FAST].concat(), HIDDEN, 2, "holds a LUKS2 volume");
+    }
+    assert!(fs::read(scratch.path("disk")).unwrap() == whole);
+}
+
+/// An image that ends before its volume, and one with something behind it.
+#[test]
+fn headers_are_replaced_in_an_image_that_ends_with_its_volume_only() {
+    let scratch = Scratch::new();
+    let format = ["format", "disk", "--type", "veracrypt", "--size", "1M", "--quick"];
+    underseal(&scratch, &[&format[..], &FAST].concat(), OUTER);
+    underseal(&scratch, &["header", "backup", "disk", "saved", "--type", "tcrypt"], b"");
+    scratch.file("new", HIDDEN);
+    let volume = fs::read(scratch.path("disk")).unwrap();
+    let change = ["keyslot", "change", "disk", "--type", "tcrypt", "--new-passphrase-file", "new"];
+    let restore = ["header", "restore", "disk", "saved", "--type", "tcrypt", "--force"];
+    for (image, why) in [
+        (volume[..3 << 18].to_vec(), "was it cut short"),
+        ([&volume[..], &[7; 1 << 20]].concat(), "--sizelimit"),
+    ] {
+        scratch.file("disk", &image);
+        for words in [&[&change[..], &["--new-pim", "1"]].concat()[..], &restore] {
+            let output = run_in(scratch.folder(), &[words, &FAST].concat(), OUTER);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(!output.status.success(), "{words:?}");
+            assert!(said.contains(why), "{words:?}: {said}");
+            assert!(fs::read(scratch.path("disk")).unwrap() == image, "{words:?}: nothing is written");
+        }
+    }
+}
+
+#[test]
+fn a_header_is_put_back_over_a_file_system_only_with_force() {
+    let scratch = Scratch::new();
+    let format = ["format", "disk", "--type", "veracrypt", "--size", "1M", "--quick"];
+    underseal(&scratch, &[&format[..], &FAST].concat(), OUTER);
+    underseal(&scratch, &["header", "backup", "disk", "saved", "--type", "tcrypt"], b"");
+    let mut image = fs::read(scratch.path("disk")).unwrap();
+    image[1080..1082].copy_from_slice(&[0x53, 0xef]);
+    scratch.file("disk", &image);
+    let restore = ["header", "restore", "disk", "saved", "--type", "tcrypt"];
+    fails(&scratch, &[&restore[..], &FAST].concat(), OUTER, 2, "holds an ext");
+    underseal(&scratch, &[&restore[..], &["--force"], &FAST].concat(), OUTER);
+}
+
+#[test]
 fn a_passphrase_is_changed_and_a_header_put_back() {
     let scratch = Scratch::new();
     let format = ["format", "disk", "--type", "veracrypt", "--size", "1M", "--quick"];

@@ -338,3 +338,30 @@ fn what_cannot_be_made_is_refused_before_anything_is_written() {
         assert_eq!(of(HOST, &NewOptions { hidden: Some(size), ..aes }), ErrorKind::BadOption, "{size}");
     }
 }
+
+/// The host is cut short, or has other data behind the volume.
+#[test]
+fn headers_of_a_volume_that_does_not_end_with_its_host_are_not_replaced() {
+    let disk = Recorder::over(vec![0; usize::try_from(HOST).unwrap()]);
+    for (text, hidden) in [(&b"outer"[..], None), (b"hidden", Some(128 << 10))] {
+        let new = NewHeaders::prepare(HOST, &password(text), &options("aes", hidden)).unwrap();
+        assert!(new.make(&disk, &mut on).unwrap().is_continue());
+    }
+    let image = disk.bytes.into_inner();
+    for (place, text) in [(Place::Normal, &b"outer"[..]), (Place::Hidden, b"hidden")] {
+        let old = opens(&image, place, text).unwrap();
+        let again = |host| NewHeaders::again(host, &old, Prf::Sha512, pim(1), &password(b"new"));
+        again(HOST).unwrap();
+        for (host, kind) in [
+            (0, ErrorKind::TooSmall),
+            (HOST / 2, ErrorKind::TooSmall),
+            (HOST - AREA, ErrorKind::TooSmall),
+            (HOST + 512, ErrorKind::BadOption),
+            (HOST + 1, ErrorKind::BadOption),
+            (3 * HOST, ErrorKind::BadOption),
+        ] {
+            let error = again(host).map(drop).unwrap_err();
+            assert_eq!(error.kind(), kind, "{place:?} in {host}: {error}");
+        }
+    }
+}
