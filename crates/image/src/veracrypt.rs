@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use underseal_cipher::Key;
 use underseal_formats::tcrypt::{Chain, NewHeaders, NewOptions, Pim, Prf};
+use underseal_volume::ImageContents;
 
 use crate::foreign::password;
 use crate::lower::Lower;
@@ -94,7 +95,8 @@ impl VeracryptOptions {
         quick(options, quick: bool) options.quick = quick;
 
         /// Makes a hidden volume of this size at the end of a volume that is there. What the outer
-        /// file system has there is lost, so this wants [`VeracryptOptions::force`] too.
+        /// file system has there is lost, so this wants [`VeracryptOptions::force`] too. An image
+        /// that holds a known format has no outer volume, and is refused also with force.
         hidden(options, bytes: u64) options.hidden = Some(bytes);
 
         /// Adds a key file, or all files of a folder.
@@ -114,7 +116,7 @@ impl VeracryptOptions {
 ///
 /// # Errors
 /// `BadOption` for options that do not fit, and when the image holds a LUKS header or a file
-/// system, unless forced; `TooSmall`; `WrongPassphrase` for an empty passphrase without key files,
+/// system, unless a normal volume is forced; `TooSmall`; `WrongPassphrase` for an empty passphrase without key files,
 /// and one that is too long; `Busy` when another program uses the image; `Io`, `Memory`.
 pub fn format_veracrypt(
     path: impl AsRef<Path>,
@@ -128,9 +130,7 @@ pub fn format_veracrypt(
         let len = if options.key_files.is_empty() { passphrase.len() } else { usize::MAX };
         options.pim.check_passphrase(options.prf, false, len)?;
         let image = Lower::open(path, true)?;
-        if !options.force {
-            refuse(&image, options)?;
-        }
+        refuse(&image, options)?;
         let password = password(Some(&passphrase), options.key_files.iter())?;
         let &VeracryptOptions { chain, prf, pim, sector_size, quick, hidden, .. } = options;
         let new = NewOptions { chain, prf, pim, sector_size, quick, hidden };
@@ -141,12 +141,20 @@ pub fn format_veracrypt(
     without_traces(format).map_err(|e| e.in_file(path))
 }
 
-/// Refuses to overwrite what is there without force.
+/// Refuses to overwrite what is there without force. A hidden volume goes into an outer one, which
+/// looks like noise: force is for what its file system loses, not for a known format.
 fn refuse(image: &Lower, options: &VeracryptOptions) -> Result<()> {
     if options.hidden.is_none() {
-        return refuse_what_is_there(image);
+        return if options.force { Ok(()) } else { refuse_what_is_there(image) };
     }
-    let what = "the hidden volume takes the end of the outer one, and what lies there is lost: pass force if \
-                the outer file system uses nothing of it";
-    Err(Error::new(ErrorKind::BadOption, what))
+    let refused = |what: String| Err(Error::new(ErrorKind::BadOption, what));
+    if let ImageContents::Known(name) = ImageContents::of(image)? {
+        return refused(format!("the image holds {name}, and no outer volume: make that one first"));
+    }
+    if !options.force {
+        let what = "the hidden volume takes the end of the outer one, and what lies there is lost: pass force if \
+                    the outer file system uses nothing of it";
+        return refused(what.into());
+    }
+    Ok(())
 }

@@ -69,6 +69,18 @@ fn a_volume_and_a_hidden_one_inside_open_read_and_are_protected() {
 }
 
 #[test]
+fn no_force_makes_a_hidden_volume_in_another_format() {
+    let (_folder, path) = image();
+    let mut bytes = vec![0x5a; usize::try_from(SIZE).unwrap()];
+    bytes[1080..1082].copy_from_slice(&[0x53, 0xef]);
+    std::fs::write(&path, &bytes).unwrap();
+    let hidden = options().hidden(256 << 10).force(true);
+    let refused = format_veracrypt(&path, HIDDEN, &hidden, on).unwrap_err();
+    assert!(refused.kind() == ErrorKind::BadOption && refused.text().contains("no outer volume"));
+    assert!(std::fs::read(&path).unwrap() == bytes, "nothing is written");
+}
+
+#[test]
 fn a_stopped_format_leaves_no_volume() {
     let (_folder, path) = image();
     format_veracrypt(&path, OUTER, &options().quick(true), on).unwrap();

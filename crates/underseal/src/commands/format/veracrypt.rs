@@ -21,7 +21,10 @@ pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
     let mut image = Destination::open(&args.image, args.size.or(volume(args)), args.force)?;
     if !hidden {
         allow_overwriting(&image, args.force)?;
-    } else if !args.force {
+    } else {
+        refuse_other_than_noise(&image)?;
+    }
+    if hidden && !args.force {
         let shown = args.image.display();
         let what = format!(
             "{shown}: the hidden volume takes the end of the outer one. What the outer file system has there will be lost for \
@@ -54,6 +57,14 @@ pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
     let image_size = image.size();
     image.keep();
     report::veracrypt(args, quiet, options.chain, image_size, &data)
+}
+
+/// Refuses to make a hidden volume in an image that holds no outer volume, also with `--force`:
+/// that one is for what the outer file system loses. A volume of VeraCrypt looks like noise.
+fn refuse_other_than_noise(image: &Destination) -> Result<()> {
+    let Some(found) = image.contents()?.filter(|found| *found != "data") else { return Ok(()) };
+    let what = format!("{}: holds {found}, and no outer volume of VeraCrypt's", image.path().display());
+    Err(Error::usage(what).with_remedy("make the outer volume first: the same command without --hidden-size"))
 }
 
 /// Returns the image size for `--plain-size`.
