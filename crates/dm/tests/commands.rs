@@ -303,3 +303,17 @@ fn a_deferred_removal_is_done_when_the_last_table_on_the_device_has_gone() {
     Ioctl::named("above").ask(&mapper, Command::DevRemove).unwrap();
     assert_eq!(mapper.count(), 0);
 }
+
+/// A table's server was killed; integritysetup asks for the state before it closes the device.
+#[test]
+fn a_table_whose_server_has_ended_has_lines_without_state() {
+    let machine = Machine::default();
+    let mapper = machine.mapper();
+    open(&mapper, "d", &[(8, "status-fails", "7:0 0")]);
+    let status = Ioctl::named("d").ask(&mapper, Command::TableStatus).unwrap();
+    assert_eq!(status.target_count(), 1);
+    assert!(status.answer()[HEADER + 40..].starts_with(b"\0"));
+    let table = Ioctl::named("d").flags(flags::STATUS_TABLE).ask(&mapper, Command::TableStatus).unwrap();
+    assert!(table.answer()[HEADER + 40..].starts_with(b"7:0 0\0"));
+    Ioctl::named("d").ask(&mapper, Command::DevRemove).unwrap();
+}
