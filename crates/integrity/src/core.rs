@@ -40,7 +40,7 @@ mod tests;
 mod upkeep;
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -79,6 +79,8 @@ pub(crate) struct Core {
     regions: Option<Regions>,
     recalculation: Recalculation,
     superblock: Mutex<(Superblock, Option<KeyedHash>)>,
+    /// The volume's size in sectors in the superblock on disk.
+    recorded: AtomicU64,
     mismatches: MismatchLog,
     failed: OnceLock<(Errno, String)>,
     /// True when the devices take no writes.
@@ -181,6 +183,7 @@ impl Core {
             may_wait(lower)?;
         }
         let blocks = self.blocks(offset, data.len());
+        self.record_growth(lower, &blocks)?;
         if let Some(journal) = self.journal.as_ref().filter(|_| !lower.may_wait())
             && !journal.has_room(self.count(&blocks))
         {
@@ -209,6 +212,24 @@ impl Core {
             }
             (None, None) => self.write_places(lower, blocks, data, tags),
         }
+    }
+
+    /// True when these blocks lie in growth of the data device that no superblock records.
+    fn is_unrecorded(&self, blocks: &Range<u64>) -> bool {
+        self.sectors(blocks).end > self.recorded.load(SeqCst)
+    }
+
+    /// Records growth of the data device, before the first write to it.
+    fn record_growth(&self, lower: &mut dyn LowerDisks, blocks: &Range<u64>) -> StepResult {
+        if !self.is_unrecorded(blocks) {
+            return Ok(());
+        }
+        may_wait(lower)?;
+        let provided = self.geometry.provided();
+        self.superblock().0.provided = provided;
+        self.write_superblock(lower)?;
+        self.recorded.store(provided, SeqCst);
+        Ok(())
     }
 
     /// The counters and state for `status`.

@@ -58,7 +58,11 @@ pub fn open(disks: &Disks<'_>, options: &OpenSettings) -> Result<OpenedVolume> {
     let begins = is_on(&opened.superblock) && !is_on(&stored);
     let known = if begins { 0 } else { opened.superblock.provided };
     let grown = known..opened.geometry.provided();
-    opened.superblock.provided = opened.geometry.provided();
+    let has_flag = opened.superblock.flags.has(Flags::DIRTY_BITMAP) || is_on(&opened.superblock);
+    let writes_tags = has_flag || options.mode == WriteMode::Bitmap;
+    if !options.defers_growth || disks.meta.is_none() || writes_tags {
+        opened.superblock.provided = opened.geometry.provided();
+    }
     if opened.superblock.flags.has(Flags::DIRTY_BITMAP) {
         opened.take_in_bitmap(disks, options, grown)?;
     } else {

@@ -78,6 +78,9 @@ pub struct OpenSettings {
     pub legacy_recalculate: bool,
     /// Sectors of a bit of the bitmap; `None`: the kernel's default.
     pub sectors_per_bit: Option<u64>,
+    /// With a metadata device, growth of the data device is recorded at the first write to it. The
+    /// kernel records it at the opening, and a wrong, larger device then rules out the right one.
+    pub defers_growth: bool,
     /// The superblock for recovery of a volume without one.
     pub missing: Option<Superblock>,
 }
@@ -130,6 +133,7 @@ impl OpenSettings {
             recalculate: Recalculate::AsNeeded,
             legacy_recalculate: false,
             sectors_per_bit: None,
+            defers_growth: false,
             missing: None,
         }
     }

@@ -23,6 +23,7 @@ impl Core {
         may_wait(lower)?;
         let block = self.geometry.block_size() as u64;
         let blocks = offset / block..(offset + len) / block;
+        self.record_growth(lower, &blocks)?;
         let _claim = self.claim(lower, blocks.clone(), true)?;
         match (&self.journal, &self.regions) {
             (Some(journal), _) => {

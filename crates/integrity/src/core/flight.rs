@@ -66,7 +66,7 @@ impl Core {
     /// for a volume without writes.
     pub(crate) fn begin_write(&self, offset: u64, data: &[u8]) -> StepResult<Option<BlockTransfer>> {
         self.check_writable(IoKind::Write, offset)?;
-        if self.journal.is_some() {
+        if self.journal.is_some() || self.is_unrecorded(&self.blocks(offset, data.len())) {
             return Ok(None);
         }
         Ok(self.begin_to_write(offset, data))

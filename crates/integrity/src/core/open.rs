@@ -81,6 +81,7 @@ impl Core {
             sections: opened.journal,
             regions: opened.bitmap.map(Regions::new),
             recalculation,
+            recorded: opened.superblock.provided.into(),
             superblock: Mutex::new((opened.superblock, options.journal_mac.clone())),
             mismatches: MismatchLog::default(),
             failed: OnceLock::new(),

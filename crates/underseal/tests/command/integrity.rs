@@ -216,3 +216,36 @@ fn a_data_device_with_data_is_not_filled_with_zeros_without_a_question() {
     format(&["--force"]).succeeds();
     assert!(place.read("data").iter().all(|byte| *byte == 0));
 }
+
+#[test]
+fn a_larger_data_device_is_recorded_once_it_is_written_to() {
+    let place = Place::new();
+    let noise = place.noise("data", 4 << 20);
+    place.noise("other", 8 << 20);
+    place
+        .run(&["integrity", "format", "meta", "--size", "8M", "--data-device", "data", "--force"])
+        .succeeds();
+    assert!(place.read("data") != noise);
+    let serve = |data: &str, write_at: Option<u32>| {
+        let open = ["integrity", "open", "meta", "--nbd", "unix:socket", "--data-device", data];
+        let server = Server::run(place.command(&open));
+        if let Some(at) = write_at {
+            let script = format!("h.pwrite(bytes(4096), {at})\nh.flush()");
+            let written = place.nbdsh(server.uri(), &script).output().unwrap();
+            assert!(written.status.success(), "{written:?}");
+        }
+        server.stop();
+    };
+    let head = || place.read("meta")[..512].to_vec();
+    let before = head();
+    // A write that a smaller device has, too, needs no more than that.
+    for write_at in [None, Some((4 << 20) - 4096)] {
+        serve("other", write_at);
+        assert!(head() == before);
+        serve("data", None);
+    }
+    serve("other", Some((8 << 20) - 4096));
+    assert!(head() != before);
+    place.run(&["integrity", "open", "meta", "--data-device", "data"]).fails(5, "cut short");
+    serve("other", None);
+}

@@ -85,6 +85,7 @@ fn modes(args: &IntegrityModeArgs, options: OpenSettings, allow_discards: bool) 
             () => Recalculate::AsNeeded,
         },
         legacy_recalculate: args.integrity_legacy_recalculate,
+        defers_growth: true,
         sectors_per_bit: args.bitmap_sectors_per_bit.map(u64::from),
         ..options
     }
