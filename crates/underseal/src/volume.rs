@@ -116,15 +116,12 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
         false => (None, place.into_locks()),
     };
     let lower = [Some(&args.image), args.header.as_ref()].into_iter().flatten().cloned().collect();
-    let absolute = |path: &PathBuf| match std::path::absolute(path) {
-        Ok(whole) if !is_remote(path) => whole.display().to_string(),
-        _ => path.display().to_string(),
-    };
     let mut opened = status::Opened {
         format,
-        header: args.header.as_ref().filter(|_| format != Format::Plain).map(absolute),
+        header: header_name(args, format),
+        header_offset: 0,
         key_size: key_size(&volume),
-        hash: (format == Format::Plain && !secret.is_raw_key()).then(|| args.plain.hash().to_string()),
+        hash: hash_name(args, format, &secret),
         plain: if format == Format::Plain { Some(plain_status(&args.plain)?) } else { None },
         discards: false,
     };
@@ -163,6 +160,7 @@ fn open_foreign(
     let opened = status::Opened {
         format: foreign::called(format),
         header: None,
+        header_offset: 0,
         key_size,
         hash: None,
         plain: None,
@@ -195,17 +193,33 @@ fn open_part(
         (volume, if let Header::Luks1(_) = header { Format::Luks1 } else { Format::Luks2 }, lock)
     };
     let key_size = key_size(&volume);
+    let header = header_name(args, format);
     let opened = status::Opened {
         format,
-        header: None,
+        header_offset: if header.is_some() { 0 } else { part.start },
+        header,
         key_size,
-        hash: None,
+        hash: hash_name(args, format, &secret),
         plain: None,
         discards: access.allow_discards,
     };
     let volume = underseal_formats::moved(&volume, &[part.start])?;
     let mapping = Mapping::new(volume, lower.into_device())?.with_fixed_size();
     Ok(Opened { locks: lock.into_iter().collect(), ..Opened::alone(mapping, args, opened) })
+}
+
+/// Returns the absolute path or the URI of a detached header.
+fn header_name(args: &VolumeArgs, format: Format) -> Option<String> {
+    let path = args.header.as_ref().filter(|_| format != Format::Plain)?;
+    match std::path::absolute(path) {
+        Ok(whole) if !is_remote(path) => Some(whole.display().to_string()),
+        _ => Some(path.display().to_string()),
+    }
+}
+
+/// Returns the hash that makes a plain volume's key of a passphrase.
+fn hash_name(args: &VolumeArgs, format: Format, secret: &Secret<'_>) -> Option<String> {
+    (format == Format::Plain && !secret.is_raw_key()).then(|| args.plain.hash().to_string())
 }
 
 impl Opened {

@@ -348,6 +348,7 @@ mod tests {
             opened: Opened {
                 format: Format::Table,
                 header: None,
+                header_offset: 0,
                 key_size: None,
                 hash: None,
                 plain: None,

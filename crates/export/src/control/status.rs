@@ -99,6 +99,9 @@ pub struct Opened {
     pub format: Format,
     /// The path or URI of a detached header.
     pub header: Option<String>,
+    /// The offset in bytes of the header in the image: the start of its partition.
+    #[serde(default)]
+    pub header_offset: u64,
     /// The key's length in bytes, if the volume has exactly one key.
     pub key_size: Option<usize>,
     /// The hash that made a plain volume's key of a passphrase, in cryptsetup's words; `None` with

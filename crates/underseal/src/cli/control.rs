@@ -75,7 +75,8 @@ pub(crate) struct SuspendArgs {
     /// Give up, and resume, when requests in flight take longer than this
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(..=3600))]
     pub(crate) timeout: u32,
-    /// Then wipe the volume's key
+    /// Then wipe the volume's key; not of volumes of other systems (VeraCrypt, BitLocker,
+    /// FileVault 2, loop-AES), whose key `resume` cannot set again
     #[arg(long)]
     pub(crate) wipe: bool,
 }

@@ -83,9 +83,25 @@ fn policy(args: PolicyArgs) -> Result<()> {
 }
 
 fn suspend(args: &SuspendArgs) -> Result<()> {
+    if args.wipe {
+        can_be_resumed(&args.volume.name)?;
+    }
     let request = Request::Suspend { seconds: args.timeout, wipe: args.wipe };
     let limit = PATIENCE + Duration::from_secs(args.timeout.into());
     finished(&args.volume.name, ask(&args.volume.name, &request, None, limit)?)
+}
+
+/// Refuses to wipe a key that `resume` cannot set again.
+fn can_be_resumed(name: &Name) -> Result<()> {
+    use underseal_export::control::status::Format::{Bitlk, Fvault2, Loopaes, Tcrypt};
+    let format = self::ask_status(name)?.opened.map(|opened| opened.format);
+    if !matches!(format, Some(Tcrypt | Bitlk | Fvault2 | Loopaes)) {
+        return Ok(());
+    }
+    let what = format!("{name}: a volume of another system gets its key only when it is opened");
+    let remedy = "`underseal suspend` without --wipe, or `underseal close` and later `open`; `underseal message NAME key wipe` for \
+                  one that gets its key as `underseal table volume` prints it";
+    Err(Error::new(Exit::Unsupported, what).with_remedy(remedy))
 }
 
 /// Resizes the volume, and prints its new size and the clients that do not see it yet.

@@ -52,6 +52,7 @@ pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
                 let opened = Described {
                     format: Format::Table,
                     header: None,
+                    header_offset: 0,
                     key_size,
                     hash: None,
                     plain: None,

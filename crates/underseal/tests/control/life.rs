@@ -45,6 +45,44 @@ fn fails(ran: &Ran, code: i32, why: &str) {
 }
 
 #[test]
+fn a_wiped_volume_in_a_part_of_its_image_finds_its_header_there() {
+    for kind in ["luks1", "luks2"] {
+        let operator = Operator::new();
+        let (volume, _) = luks(&operator, kind, &[]);
+        let whole = fs::read(&volume.image).unwrap();
+        fs::write(&volume.image, [&[0; 1 << 20][..], &whole].concat()).unwrap();
+        let server = operator.serve(&volume, &["--offset-bytes", "1M"]);
+        let mut client = Client::connect(&server.socket()).unwrap();
+        client.write(0, &[5; 4096]).unwrap();
+        operator.does("suspend image --wipe");
+        is_wiped(&operator, "image");
+        assert_eq!(resume(&operator, &volume, "").code, Some(0), "{kind}");
+        assert_eq!(client.read(0, 4096).unwrap(), [5; 4096], "{kind}");
+        operator.does("close image");
+    }
+}
+
+#[test]
+fn a_key_that_no_passphrase_sets_again_is_not_wiped_at_a_suspend() {
+    let operator = Operator::new();
+    let volume = Volume::at(&operator.scratch, "image");
+    let passphrase = operator.scratch.file("long", b"a passphrase of 20 bytes and more");
+    let options = ["--type", "veracrypt", "--size", "1M", "--quick", "--pim", "1", "--prf", "sha512"];
+    let (image, options) = (text(&volume.image), options.join(" "));
+    let format = format!("format {image} {options} --passphrase-file {}", text(&passphrase));
+    operator.does(&format);
+    let volume = Volume { passphrase, ..volume };
+    let server = operator.serve(&volume, &["--type", "tcrypt", "--pim", "1", "--prf", "sha512"]);
+    let mut client = Client::connect(&server.socket()).unwrap();
+    fails(&operator.run("suspend image --wipe"), 6, "only when it is opened");
+    client.write(0, &[5; 4096]).unwrap();
+    operator.does("suspend image");
+    operator.does("resume image");
+    assert_eq!(client.read(0, 4096).unwrap(), [5; 4096]);
+    operator.does("close image");
+}
+
+#[test]
 fn a_wiped_volume_goes_on_with_its_passphrase_and_with_no_other() {
     for kind in ["luks1", "luks2"] {
         let operator = Operator::new();

@@ -1,5 +1,6 @@
 //! `underseal resume`, also for a volume whose key was wiped.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use underseal_cipher::Key;
@@ -14,7 +15,9 @@ use crate::cli::ResumeArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::{is_remote, open_header};
+use crate::part::window;
 use crate::passphrase::{Secret, ask_hidden, terminal_is_there};
+use crate::reencryption::Bytes;
 use crate::tokens;
 use crate::volume::plain_key;
 
@@ -66,7 +69,10 @@ fn of_header(args: &ResumeArgs, status: &Status, opened: &Opened, secret: &Secre
         return Err(Error::new(Exit::Failed, what)
             .with_remedy("--header with where it is now, or with a backup of it"));
     }
-    let on = open_header(&path, true)?;
+    let mut on = open_header(&path, true)?;
+    if args.header.is_none() && opened.header_offset > 0 {
+        on = volume_in(on, opened.header_offset).map_err(|e| Error::io(&path, "cannot be measured", e))?;
+    }
     let header = Header::read(&*on).map_err(|e| e.in_file(&path))?;
     header.hold_to(&args.trust.pinned()).map_err(|e| e.in_file(&path))?;
     let options =
@@ -79,6 +85,12 @@ fn of_header(args: &ResumeArgs, status: &Status, opened: &Opened, secret: &Secre
     };
     log::info!("{}: keyslot {} opens", path.display(), unlocked.slot);
     Ok(unlocked.key.into_key())
+}
+
+/// Returns the image from the start of the volume's partition on.
+fn volume_in(image: Bytes, offset: u64) -> io::Result<Bytes> {
+    let end = image.size()?;
+    Ok(window(&image, Some(&(offset.min(end)..end))))
 }
 
 fn plain(name: &Name, opened: &Opened, secret: &Secret<'_>) -> Result<Key> {

@@ -53,6 +53,7 @@ fn opened(args: &IntegrityOpenArgs) -> Result<Opened> {
         opened: Described {
             format: Format::Integrity,
             header: None,
+            header_offset: 0,
             key_size: None,
             hash: None,
             plain: None,

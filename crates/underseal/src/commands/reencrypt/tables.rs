@@ -184,6 +184,7 @@ pub(crate) fn open(old: &Path, new: &Path, path: &Path, lower: LowerArgs) -> Res
         opened: Described {
             format: Format::Table,
             header: None,
+            header_offset: 0,
             key_size,
             hash: None,
             plain: None,
