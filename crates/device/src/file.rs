@@ -6,6 +6,7 @@ mod channel;
 mod cut;
 mod expected;
 mod extents;
+mod reopened;
 pub(crate) mod sysfs;
 mod trim;
 mod write_back;
@@ -20,13 +21,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 use rustix::fs::{AtFlags, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, fstatfs, ioctl_blksszget, statx};
 use rustix::io::Errno;
 
-use crate::losses::{FlushLosses, Sticky, unflushed};
+use crate::losses::{FlushLosses, Sticky};
 use crate::ring::restrictions;
 use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result, Zone, ZoneAction, ZoneLimits};
 use channel::FileChannel;
 use cut::KnownSize;
 use expected::Expected;
 pub use expected::ExpectedBytes;
+pub use reopened::ReopenedFile;
 
 /// `_IOR(0x12, 114, size_t)` (linux/fs.h).
 const BLKGETSIZE64: u64 = 2 << 30 | 8 << 16 | 0x12 << 8 | 114;
@@ -171,33 +173,14 @@ impl FileDevice {
         &self.shared.file
     }
 
-    /// Opens the file once more, through the page cache, for a header or a reencryption. The new
-    /// open file has a separate position, flock and record of write-back errors;
-    /// [`FileDevice::sync`] syncs it.
-    ///
-    /// # Errors
-    /// `Open` when the file cannot be opened any more.
-    pub fn reopen(&self) -> Result<File> {
-        self.open_again(FileAccess::Cached)
-    }
-
-    /// Syncs a file from [`reopen`](Self::reopen). After a failure every flush of the device fails:
-    /// the lost data may be a client's.
-    ///
-    /// # Errors
-    /// The error number of fsync(2).
-    pub fn sync(&self, file: &File) -> std::io::Result<()> {
-        file.sync_all().inspect_err(|e| self.shared.losses.fail(write_back::errno(e)))
-    }
-
-    /// Checks that the file may be changed up to byte `end` by a caller that writes to a
-    /// [reopened](FileDevice::reopen) one: no other program has made it shorter, removed or
-    /// replaced it. An `end` of `u64::MAX` always looks at the file.
+    /// Checks that the file may be changed up to byte `end` by a caller that writes to it by other
+    /// means: no other program has made it shorter, removed or replaced it. An `end` of `u64::MAX`
+    /// always looks at the file.
     ///
     /// # Errors
     /// `Flush`, as every flush does from then on.
     pub fn may_change_to(&self, end: u64) -> Result<()> {
-        self.shared.may_change_to(end).map_err(|errno| self.shared.explained(unflushed(errno)))
+        self.shared.allow_change_to(end)
     }
 
     /// Checks whether acknowledged writes may be lost, as a flush does.
@@ -206,10 +189,7 @@ impl FileDevice {
     /// `Flush`, as every flush does from then on; once, where another program holds the lock of
     /// [expected](FileDevice::expect) bytes that are missing.
     pub fn check(&self) -> Result<()> {
-        // A loss that is found makes flushes fail.
-        let is_whole = self.shared.note_write_back_errors();
-        let checked = self.shared.losses.check().and_then(|()| is_whole.map_err(unflushed));
-        checked.map_err(|e| self.shared.explained(e))
+        self.shared.check()
     }
 
     fn open_again(&self, way: FileAccess) -> Result<File> {

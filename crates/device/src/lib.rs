@@ -65,7 +65,7 @@ pub use channel::{Channel, Device, Extent, Finished, Immediate, Io, LossHandler,
 pub use clock::monotonic;
 pub use delay::{DelayDevice, Delayed};
 pub use error::{Error, ErrorKind};
-pub use file::{ExpectedBytes, FileDevice, OpenOptions, open_again};
+pub use file::{ExpectedBytes, FileDevice, OpenOptions, ReopenedFile, open_again};
 pub use geometry::{Geometry, Zone, ZoneAction, ZoneLimits, Zones};
 /// The events of poll(2) that a [`Ring`] waits for.
 #[doc(no_inline)]

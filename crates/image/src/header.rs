@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use underseal_cipher::Key;
 use underseal_volume::{
-    Backup, Check, Cost, Pbkdf, PbkdfKind, ReadAt, Replace, RestoreOptions, UnlockOptions,
+    Backup, Check, Cost, NamedFile, Pbkdf, PbkdfKind, ReadAt, Replace, RestoreOptions, UnlockOptions,
 };
 
 use crate::lower::{Lower, LowerDevice};
@@ -114,7 +114,7 @@ impl Header {
     /// # Errors
     /// As [`Header::open`].
     pub fn open_file(file: std::fs::File) -> Result<Self> {
-        let on = Lower::of_header(file);
+        let on = Lower::of_header(NamedFile::opened(file));
         Ok(Self { header: underseal_volume::Header::read(&on)?, on, path: PathBuf::new() })
     }
 
@@ -291,7 +291,7 @@ pub fn info_json_on(device: Arc<dyn LowerDevice>) -> Result<String> {
 /// # Errors
 /// As [`info_json`].
 pub fn info_json_file(file: std::fs::File) -> Result<String> {
-    described(&Lower::of_header(file))
+    described(&Lower::of_header(NamedFile::opened(file)))
 }
 
 fn described(on: &Lower) -> Result<String> {

@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use underseal_device::{
-    Blocking, Device, ExpectedBytes, FileDevice, NbdDevice, RbdDevice, lock_loop_file, nbd, rbd,
+    Blocking, Device, ExpectedBytes, FileDevice, NbdDevice, RbdDevice, ReopenedFile, lock_loop_file, nbd, rbd,
 };
 use underseal_integrity::Disk;
 use underseal_volume::reencrypt::DiskBlocks;
-use underseal_volume::{HeaderLock, LockTo, ReadAt, Target, has_name, is_header_locked, keeps_name};
+use underseal_volume::{HeaderLock, LockTo, NamedFile, ReadAt, Target, is_header_locked};
 
 use crate::file_lock::{lock_again, open_again};
 use crate::one_process::{OneProcess, forked, refuse_child};
@@ -82,16 +82,12 @@ enum Kind {
     /// A file or block device. Reads and writes go through a separate open file.
     File {
         device: Arc<FileDevice>,
-        file: File,
+        file: ReopenedFile,
         /// Of a loop device, locked.
         _below: Option<File>,
     },
     /// A detached header, which is locked by each operation on it.
-    Header {
-        file: File,
-        /// The file had a name as it was opened, and must keep one.
-        had_name: bool,
-    },
+    Header(NamedFile),
     /// An NBD server's export, or an image on Ceph: one connection, of one process.
     Remote(OneProcess<Remote>),
     Custom {
@@ -163,7 +159,7 @@ impl Lower {
     /// file system that is mounted there would write over what is made.
     pub(crate) fn refuse_looped(&self) -> Result<()> {
         let file = match &*self.kind {
-            Kind::File { file, .. } => file,
+            Kind::File { file, .. } => file.file(),
             Kind::Custom { file: Some(device), .. } => device.file(),
             _ => return Ok(()),
         };
@@ -185,7 +181,7 @@ impl Lower {
 
     fn of_locked(device: FileDevice, writable: bool) -> Result<Self> {
         let file = device.reopen()?;
-        let below = lock_loop_file(&file, writable)?;
+        let below = lock_loop_file(file.file(), writable)?;
         Ok(Self::new(Kind::File { device: Arc::new(device), file, _below: below }))
     }
 
@@ -194,39 +190,46 @@ impl Lower {
         let file = File::options().read(true).write(writable).open(path).map_err(|e| {
             Error::new(ErrorKind::Io, format!("{}: cannot open", path.display())).with_source(e)
         })?;
-        Ok(Self::of_header(file))
+        Ok(Self::of_header(NamedFile::opened(file)))
     }
 
     /// Takes over an open file that holds a header and no data.
-    pub(crate) fn of_header(file: File) -> Self {
-        Self::new(Kind::Header { had_name: has_name(&file), file })
+    pub(crate) fn of_header(file: NamedFile) -> Self {
+        Self::new(Kind::Header(file))
     }
 
     /// Locks the file of a header as an image for writing, and the file below a loop device, for as
     /// long as the returned files are open. No files where there can be no locks.
     pub(crate) fn lock_image(&self) -> Result<Vec<File>> {
-        let Kind::Header { file, .. } = &*self.kind else { return Ok(vec![]) };
+        let Kind::Header(header) = &*self.kind else { return Ok(vec![]) };
+        let file = header.file();
         let below = lock_loop_file(file, true)?;
         Ok(lock_again(file.as_raw_fd(), true)?.into_iter().chain(below).collect())
     }
 
     /// Whether both are the same file or block device.
     pub(crate) fn is_same_file(&self, other: &Self) -> bool {
-        let about = |lower: &Self| match &*lower.kind {
-            Kind::File { file, .. } | Kind::Header { file, .. } => file.metadata().ok(),
-            _ => None,
-        };
+        let about = |lower: &Self| lower.local()?.metadata().ok();
         let (Some(one), Some(other)) = (about(self), about(other)) else { return false };
         let is_block = |of: &Metadata| of.file_type().is_block_device();
         let is_one_device = is_block(&one) && is_block(&other) && one.rdev() == other.rdev();
         (one.dev(), one.ino()) == (other.dev(), other.ino()) || is_one_device
     }
 
+    /// The open file of a file or block device.
+    fn local(&self) -> Option<&File> {
+        match &*self.kind {
+            Kind::File { file, .. } => Some(file.file()),
+            Kind::Header(header) => Some(header.file()),
+            _ => None,
+        }
+    }
+
     /// How the disk below is written.
     pub(crate) fn blocks(&self) -> Result<DiskBlocks> {
         let unknown = |e| Error::new(ErrorKind::Io, "cannot find the size of its blocks").with_source(e);
         match &*self.kind {
-            Kind::File { file, .. } => DiskBlocks::of(file).map_err(unknown),
+            Kind::File { file, .. } => DiskBlocks::of(file.file()).map_err(unknown),
             _ => Ok(DiskBlocks::OF_FILES),
         }
     }
@@ -372,7 +375,8 @@ fn blocks(device: &dyn Device, offset: u64, len: usize) -> io::Result<(u64, usiz
 impl ReadAt for Lower {
     fn size(&self) -> io::Result<u64> {
         match &*self.kind {
-            Kind::File { file, .. } | Kind::Header { file, .. } => ReadAt::size(file),
+            Kind::File { file, .. } => ReadAt::size(file.file()),
+            Kind::Header(header) => ReadAt::size(header),
             Kind::Remote(remote) => Ok(remote.get()?.device.geometry().size),
             Kind::Custom { device, .. } => device.size(),
             Kind::Part { range, .. } => Ok(range.end - range.start),
@@ -381,9 +385,8 @@ impl ReadAt for Lower {
 
     fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         match &*self.kind {
-            Kind::File { file, .. } | Kind::Header { file, .. } => {
-                FileExt::read_exact_at(file, bytes, offset)
-            }
+            Kind::File { file, .. } => FileExt::read_exact_at(file.file(), bytes, offset),
+            Kind::Header(header) => header.read_exact_at(bytes, offset),
             Kind::Remote(remote) => remote.get()?.read(bytes, offset),
             Kind::Custom { device, .. } => device.read_exact_at(bytes, offset),
             Kind::Part { of, range } => of.read_exact_at(bytes, within(range, offset, bytes.len() as u64)?),
@@ -392,7 +395,8 @@ impl ReadAt for Lower {
 
     fn forget_cached(&self, range: Range<u64>) {
         match &*self.kind {
-            Kind::File { file, .. } | Kind::Header { file, .. } => file.forget_cached(range),
+            Kind::File { file, .. } => file.file().forget_cached(range),
+            Kind::Header(header) => header.forget_cached(range),
             Kind::Part { of, range: part } => {
                 of.forget_cached(part.start.saturating_add(range.start)..part.start.saturating_add(range.end))
             }
@@ -413,7 +417,8 @@ impl ReadAt for Lower {
             self.may_change().map_err(refused)?;
         }
         match &*self.kind {
-            Kind::File { file, .. } | Kind::Header { file, .. } => ReadAt::lock_within(file, to, patience),
+            Kind::File { file, .. } => file.file().lock_within(to, patience),
+            Kind::Header(header) => header.lock_within(to, patience),
             Kind::Custom { file: Some(device), .. } => ReadAt::lock_within(device.file(), to, patience),
             Kind::Part { of, .. } => of.lock_within(to, patience),
             _ => Ok(None),
@@ -425,12 +430,8 @@ impl Target for Lower {
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.may_change()?;
         match &*self.kind {
-            Kind::File { device, file, .. } => {
-                let end = offset.saturating_add(bytes.len() as u64);
-                device.may_change_to(end).map_err(io::Error::other)?;
-                FileExt::write_all_at(file, bytes, offset)
-            }
-            Kind::Header { file, .. } => FileExt::write_all_at(file, bytes, offset),
+            Kind::File { file, .. } => file.write_all_at(bytes, offset),
+            Kind::Header(header) => header.write_all_at(bytes, offset),
             Kind::Remote(remote) => remote.get()?.write(bytes, offset),
             Kind::Custom { device, file, .. } => {
                 if let Some(file) = file {
@@ -445,14 +446,8 @@ impl Target for Lower {
 
     fn sync_all(&self) -> io::Result<()> {
         match &*self.kind {
-            Kind::File { device, file, .. } => {
-                device.sync(file)?;
-                device.may_change_to(u64::MAX).and_then(|()| device.check()).map_err(io::Error::other)
-            }
-            Kind::Header { file, had_name } => {
-                file.sync_all()?;
-                if *had_name { keeps_name(file) } else { Ok(()) }
-            }
+            Kind::File { file, .. } => file.sync_all(),
+            Kind::Header(header) => header.sync_all(),
             Kind::Remote(remote) => remote.get()?.requests().flush().map_err(io::Error::other),
             Kind::Custom { device, file, lost, .. } => {
                 if let Some(error) = lost.get() {
@@ -468,7 +463,8 @@ impl Target for Lower {
     fn set_len(&self, size: u64) -> io::Result<()> {
         self.may_change()?;
         match &*self.kind {
-            Kind::File { file, .. } | Kind::Header { file, .. } => file.set_len(size),
+            Kind::File { file, .. } => file.file().set_len(size),
+            Kind::Header(header) => header.set_len(size),
             _ => Err(io::ErrorKind::Unsupported.into()),
         }
     }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use underseal_cipher::{Key, SectorSize};
-use underseal_volume::{ImageContents, Pbkdf, ReadAt, Version, create_private, remove_new_file};
+use underseal_volume::{ImageContents, NamedFile, Pbkdf, ReadAt, Version, create_private, remove_new_file};
 
 use crate::header::{argon2id, pbkdf2};
 use crate::lower::Lower;
@@ -169,7 +169,7 @@ fn made(path: &Path, force: bool) -> Result<(Lower, Option<NewFile<'_>>)> {
     match create_private(path) {
         Ok(file) => {
             let new = NewFile { path, file: Some(file.try_clone().map_err(failed)?) };
-            Ok((Lower::of_header(file), Some(new)))
+            Ok((Lower::of_header(NamedFile::made(file)), Some(new)))
         }
         Err(e) if force && e.kind() == std::io::ErrorKind::AlreadyExists => {
             Ok((Lower::open_header(path, true)?, None))

@@ -8,7 +8,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use underseal_device::{Blocking, Device, FileDevice, Geometry, NbdDevice, OpenOptions, RbdDevice, nbd, rbd};
+use underseal_device::{
+    Blocking, Device, FileDevice, Geometry, NbdDevice, OpenOptions, RbdDevice, ReopenedFile, nbd, rbd,
+};
 use underseal_export::control::Directory;
 use underseal_volume::{HeaderLock, LockTo, ReadAt, Target};
 
@@ -127,37 +129,33 @@ pub(crate) fn is_remote(name: &Path) -> bool {
 }
 
 /// Opens a file or device for its header only: a detached header, or an image that is only
-/// inspected. It is not locked as an image, but as each operation on headers requires. Fails with
-/// `Failed`, or the device's error.
+/// inspected. It is not locked as an image, but as each operation on headers requires. Syncs fail
+/// once it was removed or replaced. Fails with `Failed`, or the device's error.
 pub(crate) fn open_header(path: &Path, read_only: bool) -> Result<Bytes> {
     Where::open(path, read_only)?.into_bytes()
 }
 
-/// The bytes of a device's file, through a separate open file. A failed sync makes the device's
-/// flushes fail.
-pub(crate) struct FileBytes {
-    device: Arc<FileDevice>,
-    file: File,
-}
+/// The bytes of a device's file, through a separate open file.
+pub(crate) struct FileBytes(ReopenedFile);
 
 impl FileBytes {
     /// Fails when the file cannot be opened any more.
-    pub(crate) fn new(device: &Arc<FileDevice>) -> Result<Self> {
-        Ok(Self { device: device.clone(), file: device.reopen()? })
+    pub(crate) fn new(device: &FileDevice) -> Result<Self> {
+        Ok(Self(device.reopen()?))
     }
 }
 
 impl ReadAt for FileBytes {
     fn size(&self) -> io::Result<u64> {
-        self.file.size()
+        self.0.file().size()
     }
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        ReadAt::read_exact_at(&self.file, buf, offset)
+        ReadAt::read_exact_at(self.0.file(), buf, offset)
     }
 
     fn forget_cached(&self, range: Range<u64>) {
-        ReadAt::forget_cached(&self.file, range);
+        ReadAt::forget_cached(self.0.file(), range);
     }
 
     fn lock_within(
@@ -165,21 +163,21 @@ impl ReadAt for FileBytes {
         to: LockTo,
         patience: Duration,
     ) -> underseal_volume::Result<Option<HeaderLock<'_>>> {
-        ReadAt::lock_within(&self.file, to, patience)
+        ReadAt::lock_within(self.0.file(), to, patience)
     }
 }
 
 impl Target for FileBytes {
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        Target::write_all_at(&self.file, bytes, offset)
+        self.0.write_all_at(bytes, offset)
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        self.device.sync(&self.file)
+        self.0.sync_all()
     }
 
     fn set_len(&self, size: u64) -> io::Result<()> {
-        self.file.set_len(size)
+        self.0.file().set_len(size)
     }
 }
 

@@ -16,7 +16,9 @@ use underseal_export::control::{Rate, status};
 use underseal_volume::luks2::{self, Ledger, ResumeOptions, Stage, Status};
 use underseal_volume::reencrypt::Options;
 use underseal_volume::reencrypt::state::{self, State};
-use underseal_volume::{ErrorKind, Header, LockTo, ReencryptionLock, Target, VolumeKey, has_name, reencrypt};
+use underseal_volume::{
+    ErrorKind, Header, LockTo, NamedFile, ReencryptionLock, Target, VolumeKey, reencrypt,
+};
 
 use self::marker::Marker;
 use self::no_step::NoStep;
@@ -36,8 +38,6 @@ pub(crate) struct Place {
     /// Set when a sync failed: earlier writes may be in memory only, and be read back as if they
     /// were on disk.
     sync_failed: Arc<AtomicBool>,
-    /// True when the ledger's file had a name at its first use.
-    had_name: OnceLock<bool>,
     /// The lock that excludes other programs from reencrypting an open LUKS2 volume as if it were
     /// closed.
     open: OnceLock<ReencryptionLock>,
@@ -71,8 +71,8 @@ pub(crate) enum Keys {
 pub(crate) enum Where {
     /// The file or block device of an open image.
     Image(Arc<FileDevice>),
-    /// Another file or block device.
-    File(File),
+    /// Another file or block device, which must keep its name if it has one.
+    File(NamedFile),
     /// A device of any other kind.
     Device(Arc<dyn Device>),
 }
@@ -89,7 +89,7 @@ impl Where {
             return Ok(Self::Device(Lower::open(path, options)?.into_device()));
         }
         let file = File::options().read(true).write(!read_only).open(path);
-        Ok(Self::File(file.map_err(|e| Error::io(path, "cannot open", e))?))
+        Ok(Self::File(NamedFile::opened(file.map_err(|e| Error::io(path, "cannot open", e))?)))
     }
 
     /// Returns the bytes through a separate open file: no other user of the file can drop a lock
@@ -99,8 +99,8 @@ impl Where {
         match self {
             Self::Image(image) => Ok(Arc::new(FileBytes::new(image)?)),
             Self::File(file) => {
-                match open_again(file, 0) {
-                    Ok(file) => Ok(Arc::new(file)),
+                match open_again(file.file(), 0) {
+                    Ok(again) => Ok(Arc::new(file.opened_again(again))),
                     Err(e) => Err(Error::new(Exit::Failed, "cannot open the header again, by /proc/self/fd")
                         .because(&e)),
                 }
@@ -127,7 +127,6 @@ impl Place {
             to: LockTo::Change,
             is_open: false,
             sync_failed: Arc::default(),
-            had_name: OnceLock::new(),
             open: OnceLock::new(),
             lock: Mutex::default(),
         }
@@ -231,12 +230,7 @@ impl Place {
     }
 
     fn watched(&self, of: &Where) -> Result<Bytes> {
-        // An image notices by itself.
-        let named = match of {
-            Where::File(file) if *self.had_name.get_or_init(|| has_name(file)) => file.try_clone().ok(),
-            Where::File(_) | Where::Image(_) | Where::Device(_) => None,
-        };
-        Ok(Arc::new(Watched::new(of.bytes()?, named, self.sync_failed.clone())))
+        Ok(Arc::new(Watched::new(of.bytes()?, self.sync_failed.clone())))
     }
 
     /// Refuses to continue after a failed sync, of the data or of the ledger: the next sync may
@@ -250,6 +244,11 @@ impl Place {
         let what = "a sync of the image failed: what the volume's users wrote before may be in memory only";
         let remedy = "`underseal close` it, look at the image's disk, and open it again with --reencrypt";
         Err(Error::new(Exit::Failed, what).with_remedy(remedy))
+    }
+
+    /// Returns true once another program has removed, replaced or cut the image.
+    pub(crate) fn has_lost_image(&self) -> bool {
+        matches!(&self.data, Where::Image(image) if image.may_change_to(u64::MAX).is_err())
     }
 
     /// Sets another resilience for the remaining steps of a LUKS2 reencryption; an interrupted step

@@ -102,7 +102,7 @@ pub use recovery::{is_recovery_key, recovery_key};
 pub use rekey::{KeyCheck, Keyless};
 pub use repair::repair;
 pub use settings::{PersistentFlag, Settings};
-pub use storage::file_name::{has_name, keeps_name};
+pub use storage::named_file::NamedFile;
 pub use storage::new_file::{create_private, new_file, remove_new_file};
 pub use storage::{ReadAt, Target};
 pub use unlock::{ActivateOptions, UnlockOptions, Unlocked, VolumeKey};

@@ -3,8 +3,8 @@
 pub(crate) mod bytes;
 #[cfg(test)]
 pub(crate) mod failed_syncs;
-pub(crate) mod file_name;
 pub(crate) mod kept_lock;
+pub(crate) mod named_file;
 pub(crate) mod new_file;
 #[cfg(test)]
 pub(crate) mod recorder;

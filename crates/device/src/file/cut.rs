@@ -23,6 +23,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::Shared;
 use crate::Error;
+use crate::losses::unflushed;
 
 /// The size that a device relies on.
 pub(super) struct KnownSize {
@@ -132,6 +133,18 @@ impl Shared {
         }
         let reaches_end = end >= self.size.needed.load(SeqCst);
         if self.is_cut() || reaches_end || self.size.is_due() { self.miss_end() } else { Ok(()) }
+    }
+
+    /// As [`Shared::may_change_to`], with what another program has done in the error.
+    pub(super) fn allow_change_to(&self, end: u64) -> crate::Result<()> {
+        self.may_change_to(end).map_err(|errno| self.explained(unflushed(errno)))
+    }
+
+    /// Checks whether acknowledged writes may be lost. A loss that is found makes flushes fail.
+    pub(super) fn check(&self) -> crate::Result<()> {
+        let is_whole = self.note_write_back_errors();
+        let checked = self.losses.check().and_then(|()| is_whole.map_err(unflushed));
+        checked.map_err(|e| self.explained(e))
     }
 
     /// Whether the file still has what it had: its length, and the [expected](super::expected)

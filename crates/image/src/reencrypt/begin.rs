@@ -1,7 +1,5 @@
 //! The start of a reencryption: all that is decided and written before the first step.
 
-use std::fs::File;
-
 use underseal_cipher::{Key, SectorSize};
 use underseal_formats::PlainDataDoubt;
 use underseal_volume::luks2::{
@@ -238,7 +236,7 @@ fn move_header(
         return Err(bad(what.into()));
     };
     let decrypt = DecryptOptions { over_header: true, ..decrypt_options(header, data, options)? };
-    let file: File = header.begin_decryption_into(path, data, &key, &decrypt)?;
+    let file = header.begin_decryption_into(path, data, &key, &decrypt)?;
     Ok((Lower::of_header(file), key))
 }
 

@@ -92,3 +92,29 @@ fn a_volume_that_cryptsetup_begins_to_decrypt_fails_its_flushes() {
     run(command);
     assert!(fs::read(&case.image).unwrap()[..SIZE] == case.plain);
 }
+
+#[test]
+fn no_step_is_done_once_a_new_header_was_removed_as_the_reencryption_began() {
+    for decrypts in [false, true] {
+        let case = if decrypts { Case::luks2() } else { Case::plain(SIZE) };
+        let header = case.path("header");
+        let options = match decrypts {
+            true => ReencryptionOptions::decrypt().header(&header).force(true),
+            false => ReencryptionOptions::encrypt().header(&header).pbkdf2(1000),
+        };
+        let error = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !fs::metadata(&header).is_ok_and(|of| of.len() > 0) {
+                    std::thread::yield_now();
+                }
+                fs::remove_file(&header).unwrap();
+            });
+            case.reencrypt(&options).expect_err("its header has no name")
+        });
+        assert!(format!("{error:?}").contains("was removed or replaced"), "{error:?}");
+        match decrypts {
+            true => case.is_whole(None, "the old header is whole"),
+            false => assert!(fs::read(&case.image).unwrap() == case.plain),
+        }
+    }
+}

@@ -82,7 +82,7 @@ fn end(file: &File, key: &VolumeKey) -> VolumeKey {
 /// The files of an open volume.
 fn opened(file: &File) -> Place {
     let kept = Kept::Header { apart: None, allow_null: false };
-    Place::open(Where::File(file.try_clone().unwrap()), kept, false)
+    Place::open(Where::File(NamedFile::opened(file.try_clone().unwrap())), kept, false)
 }
 
 fn activated(header: &Header, key: &VolumeKey) -> Volume {

@@ -1,28 +1,24 @@
-//! Bytes that remember a failed sync. One of a file that was removed or replaced fails: its bytes
-//! are lost with the last program that has it open.
+//! Bytes that remember a failed sync.
 
-use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use underseal_volume::{HeaderLock, LockTo, ReadAt, Target, keeps_name};
+use underseal_volume::{HeaderLock, LockTo, ReadAt, Target};
 
 use super::Bytes;
 
 /// Bytes, and whether a sync of them has failed.
 pub(super) struct Watched {
     bytes: Bytes,
-    /// The bytes' file, if it must keep its name.
-    named: Option<File>,
     sync_failed: Arc<AtomicBool>,
 }
 
 impl Watched {
-    pub(super) fn new(bytes: Bytes, named: Option<File>, sync_failed: Arc<AtomicBool>) -> Self {
-        Self { bytes, named, sync_failed }
+    pub(super) fn new(bytes: Bytes, sync_failed: Arc<AtomicBool>) -> Self {
+        Self { bytes, sync_failed }
     }
 }
 
@@ -54,8 +50,7 @@ impl Target for Watched {
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        let synced = self.bytes.sync_all().and_then(|()| self.named.as_ref().map_or(Ok(()), keeps_name));
-        synced.inspect_err(|_| self.sync_failed.store(true, Ordering::SeqCst))
+        self.bytes.sync_all().inspect_err(|_| self.sync_failed.store(true, Ordering::SeqCst))
     }
 
     fn set_len(&self, size: u64) -> io::Result<()> {

@@ -9,6 +9,7 @@ mod format;
 mod header;
 mod integrity;
 mod keyslots;
+mod lost_names;
 mod new_files;
 mod pages;
 mod plain_size;

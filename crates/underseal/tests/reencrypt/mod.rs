@@ -8,6 +8,7 @@
 //!   tables.rs   volumes without a header
 //!   keys.rs     keyslots with different passphrases
 //!   kernels.rs  a block device below, a file system above
+//!   replaced.rs images and headers that are removed or replaced meanwhile
 //!   online.rs   an open volume, through two exports: paused, killed, closed, opened in the middle
 //!   served.rs   an open volume, which no program reencrypts as if it were closed
 //! ```
@@ -19,6 +20,7 @@ mod kernels;
 mod keys;
 mod online;
 mod plain;
+mod replaced;
 mod restored;
 mod served;
 mod tables;

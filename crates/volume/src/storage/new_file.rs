@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, NamedFile, Result};
 
 /// Makes a file, for its owner only, and opens it for reading and writing. Its name is on stable
 /// storage when this returns: a header or a state that goes to the file is not lost with the name.
@@ -32,12 +32,12 @@ fn sync_name(path: &Path, file: &File) -> io::Result<()> {
     }
 }
 
-/// Makes a file as [`create_private`] does, for a header or a state.
+/// Makes a file as [`create_private`] does, for a header or a state, which must keep its name.
 ///
 /// # Errors
 /// `BadOption` when the name is taken; `Io`.
-pub fn new_file(path: &Path) -> Result<File> {
-    create_private(path).map_err(|e| match e.kind() {
+pub fn new_file(path: &Path) -> Result<NamedFile> {
+    create_private(path).map(NamedFile::made).map_err(|e| match e.kind() {
         io::ErrorKind::AlreadyExists => {
             Error::new(ErrorKind::BadOption, format!("{}: is there already", path.display()))
         }
@@ -67,14 +67,14 @@ mod tests {
         let file = new_file(&path).unwrap();
         fs::rename(&path, &other).unwrap();
         fs::write(&path, "precious").unwrap();
-        remove_new_file(&path, &file);
+        remove_new_file(&path, file.file());
         assert_eq!(fs::read(&path).unwrap(), b"precious");
         // A link in its place is no new file, even to it.
         fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink(&other, &path).unwrap();
-        remove_new_file(&path, &file);
+        remove_new_file(&path, file.file());
         assert!(fs::symlink_metadata(&path).is_ok());
-        remove_new_file(&other, &file);
+        remove_new_file(&other, file.file());
         assert!(!other.exists());
     }
 }

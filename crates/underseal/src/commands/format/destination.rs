@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use underseal_device::{Device, FileDevice, OpenOptions};
-use underseal_volume::{Header, ImageContents, NewHeader, Target, create_private, remove_new_file};
+use underseal_volume::{
+    Header, ImageContents, NamedFile, NewHeader, Target, create_private, remove_new_file,
+};
 
 use crate::error::{Error, Result};
 use crate::loop_file;
-use crate::lower::{DeviceBytes, Lower, is_remote};
+use crate::lower::{DeviceBytes, FileBytes, Lower, is_remote};
 use crate::reencryption::marker;
 use crate::size;
 
@@ -101,6 +103,9 @@ impl Destination {
                     Ok(FileDevice::over(file, &self.path.display().to_string(), OpenOptions::default())?)
                 });
             let device = device.inspect_err(|_| remove_new_file(&self.path, &file))?;
+            // A device over a file without a name would not miss it.
+            let named = NamedFile::made(file).keeps_name();
+            named.map_err(|e| Error::io(&self.path, "cannot create", e))?;
             self.new = true;
             self.place = Medium::File(Arc::new(device));
         }
@@ -108,6 +113,7 @@ impl Destination {
             Medium::File(device) if device.geometry().size != self.size => {
                 // The file is sparse: blocks are allocated as they are written.
                 let cut = device.file().set_len(self.size);
+                device.need(self.size);
                 cut.map_err(|e| Error::io(&self.path, "cannot set the size", e))
             }
             _ => Ok(()),
@@ -118,7 +124,7 @@ impl Destination {
     pub(super) fn write(&self, new: &NewHeader) -> Result<Header> {
         let written = match &self.place {
             Medium::Absent => return Err(Error::io(&self.path, "cannot write", io::ErrorKind::NotFound)),
-            Medium::File(device) => new.write(device.file()),
+            Medium::File(device) => new.write(&FileBytes::new(device)?),
             Medium::Remote(_, remote) => new.write(&**remote),
         };
         Ok(written.map_err(|e| e.in_file(&self.path))?)
@@ -128,7 +134,7 @@ impl Destination {
     pub(super) fn on_bytes<T>(&self, act: impl FnOnce(&dyn Target) -> Result<T>) -> Result<T> {
         match &self.place {
             Medium::Absent => Err(Error::io(&self.path, "cannot write", io::ErrorKind::NotFound)),
-            Medium::File(device) => act(device.file()),
+            Medium::File(device) => act(&FileBytes::new(device)?),
             Medium::Remote(_, remote) => act(&**remote),
         }
     }

@@ -1,14 +1,14 @@
 //! `underseal header backup` and `restore`.
 
 use std::fs::File;
-use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use underseal_device::{ErrorKind as DeviceErrorKind, lock_image, lock_loop_file};
 use underseal_volume::{
-    Backup, Error as VolumeError, ErrorKind, Found, RestoreOptions, create_private, remove_new_file,
+    Backup, Error as VolumeError, ErrorKind, Found, NamedFile, RestoreOptions, Target, create_private,
+    remove_new_file,
 };
 
 use super::super::tcrypt;
@@ -37,13 +37,13 @@ pub(super) fn backup(args: &HeaderBackupArgs, quiet: bool) -> Result<()> {
 /// a failure. Fails with `Failed`, also where the file exists.
 pub(crate) fn new_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let made = File::options().write(true).create_new(true).mode(0o400).open(path);
-    let mut file = made.map_err(|e| Error::io(path, "cannot create", e))?;
+    let file = NamedFile::made(made.map_err(|e| Error::io(path, "cannot create", e))?);
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let synced = || File::open(folder).and_then(|folder| folder.sync_all());
-    let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| synced());
+    let written = file.write_all_at(bytes, 0).and_then(|()| synced()).and_then(|()| file.sync_all());
     written.map_err(|e| {
         // A partly written file is of no use.
-        remove_new_file(path, &file);
+        remove_new_file(path, file.file());
         Error::io(path, "cannot write", e)
     })
 }
@@ -71,7 +71,9 @@ pub(super) fn restore(args: &HeaderRestoreArgs, quiet: bool) -> Result<()> {
 fn put_back(args: &HeaderRestoreArgs, backup: &Backup, new: Option<&File>) -> Result<String> {
     let path = args.of.path();
     let on = match new {
-        Some(file) => Arc::new(file.try_clone().map_err(|e| Error::io(path, "cannot open", e))?),
+        Some(file) => {
+            Arc::new(NamedFile::made(file.try_clone().map_err(|e| Error::io(path, "cannot open", e))?))
+        }
         None => to_change(&args.of)?,
     };
     let within = |e: VolumeError| e.in_file(path);

@@ -113,7 +113,14 @@ pub(super) fn go_on(args: &ReencryptArgs, place: &Place, keys: &Keys, quiet: boo
             let is_over = Header::read(&*on)
                 .is_ok_and(|header| reencryption::status_of(&header).is_ok_and(|status| status.is_none()));
             let wiped = "all data are done: what failed is the wipe of the bytes that the last step kept";
-            let remedy = if is_over { wiped.into() } else { again };
+            let remedy = match () {
+                () if is_over => wiped.into(),
+                () if place.has_lost_image() => {
+                    "--resume-only on a copy of the image as it was just now: the progress is of no other one"
+                        .into()
+                }
+                () => again,
+            };
             Err(Error::from(e.in_file(name)).with_remedy(remedy))
         }
         Err(e) => Err(e.in_file(name).into()),

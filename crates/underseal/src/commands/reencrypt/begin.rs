@@ -14,7 +14,7 @@ use underseal_volume::info::SegmentInfo;
 use underseal_volume::luks2::{self, BeginOptions, NewKey, Passphrase};
 pub(super) use underseal_volume::reencrypt::forms;
 use underseal_volume::reencrypt::{Direction, DiskBlocks, Mode, Protection, SectorForm, WantedProtection};
-use underseal_volume::{ErrorKind, Header, Target, VolumeKey};
+use underseal_volume::{ErrorKind, Header, NamedFile, Target, VolumeKey};
 
 pub(super) use self::decrypt::{decrypt, takes_header_away};
 pub(super) use self::encrypt::{encrypt, refuse_unfinished};
@@ -260,7 +260,7 @@ pub(super) fn protection(args: &ReencryptArgs, image: &Path, forms: &[SectorForm
 
 /// Makes a file for its owner only, and syncs it and its name. Fails with `Usage` when the file
 /// exists; with `Failed`.
-pub(super) fn new_file(path: &Path) -> Result<File> {
+pub(super) fn new_file(path: &Path) -> Result<NamedFile> {
     underseal_volume::new_file(path).map_err(|e| taken(path, e))
 }
 

@@ -87,7 +87,7 @@ pub(super) fn run(args: &ReencryptArgs, path: &Path, quiet: bool) -> Result<()> 
         let made = identity.and_then(|identity| marker::make(&args.image, path, identity));
         let marker = made.inspect_err(|_| {
             // No marker refers to the state yet.
-            underseal_volume::remove_new_file(path, &file);
+            underseal_volume::remove_new_file(path, file.file());
         })?;
         (Where::File(file), marker)
     };

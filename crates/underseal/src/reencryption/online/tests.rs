@@ -195,7 +195,10 @@ fn one_that_is_under_way_keeps_its_header_for_itself() {
 #[test]
 fn a_lock_is_given_back_by_no_other_user_of_the_file() {
     let (file, _) = begun();
-    for place in [Where::Image(Arc::new(device(&file))), Where::File(file.try_clone().unwrap())] {
+    for place in [
+        Where::Image(Arc::new(device(&file))),
+        Where::File(underseal_volume::NamedFile::opened(file.try_clone().unwrap())),
+    ] {
         let (one, other) = (place.bytes().unwrap(), place.bytes().unwrap());
         let held = one.lock(LockTo::Read).unwrap().unwrap();
         drop(other.lock(LockTo::Read).unwrap().unwrap());

@@ -8,7 +8,6 @@
 //! Until the file names the decryption, it is a plain detached header. An interrupted start is
 //! repeated with this file.
 
-use std::fs::File;
 use std::path::Path;
 
 use serde_json::json;
@@ -25,7 +24,7 @@ use crate::luks2::{Header, keyslot, store};
 use crate::reencrypt::{Direction, Mode, Protection};
 use crate::signature::{LOOKED_AT, signature};
 use crate::storage::new_file::{new_file, remove_new_file};
-use crate::{Error, ErrorKind, ReadAt, Result, Target, VolumeKey, storage, volume};
+use crate::{Error, ErrorKind, NamedFile, ReadAt, Result, Target, VolumeKey, storage, volume};
 
 /// How a volume is decrypted in place.
 #[derive(Debug, Clone)]
@@ -107,7 +106,9 @@ impl Header {
     }
 
     /// Moves the header from in front of the data to a new file, and begins to decrypt them. The
-    /// file, which is durable under its name before the header leaves the device, is returned.
+    /// file, which is durable under its name before the header leaves the device, is returned. The
+    /// header comes back to the device if the file is removed or replaced before the decryption has
+    /// begun.
     ///
     /// # Errors
     /// `BadOption` when the file is there already; those of [`Header::export`] and
@@ -118,16 +119,38 @@ impl Header {
         device: &(impl Target + ?Sized),
         key: &VolumeKey,
         options: &DecryptOptions,
-    ) -> Result<File> {
+    ) -> Result<NamedFile> {
         let file = new_file(path)?;
+        let copies = storage::read(device, 0, usize::try_from(2 * self.stored.binary.size).unwrap_or(0))?;
         let exported = self.export(device, &file, key, options);
         if exported.is_err() && self.is_whole_on(device) {
-            remove_new_file(path, &file);
+            remove_new_file(path, file.file());
         }
-        let mut exported =
-            exported.map_err(|e| e.within(format_args!("the header's copy {}", path.display())))?;
-        exported.begin_decryption(&file, device, key, options).map_err(|e| e.in_file(path))?;
-        Ok(file)
+        let within = |e: Error| e.within(format_args!("the header's copy {}", path.display()));
+        let begun = exported.map_err(within).and_then(|mut exported| {
+            exported.begin_decryption(&file, device, key, options).map_err(|e| e.in_file(path))
+        });
+        match begun {
+            Err(e) if file.keeps_name().is_err() => Err(match self.put_back(device, &file, &copies) {
+                Ok(()) => e,
+                Err(lost) => lost.within(format_args!("{e}, and the device cannot get its header back")),
+            }),
+            begun => begun.map(|()| file),
+        }
+    }
+
+    /// Moves the header from a file without a name back to the device, with these copies.
+    fn put_back(&self, device: &(impl Target + ?Sized), file: &NamedFile, copies: &[u8]) -> Result<()> {
+        if self.is_whole_on(device) {
+            return Ok(());
+        }
+        let _reencryption = ReencryptionLock::take(self.uuid(), LockTo::Change)?;
+        let _lock = device.lock(LockTo::Change)?;
+        let keyslots = copies.len() as u64;
+        copy((file, keyslots), (device, keyslots), self.keyslots_end().saturating_sub(keyslots))?;
+        storage::sync(device)?;
+        storage::write(device, 0, copies)?;
+        storage::sync(device)
     }
 
     /// True when the device has this header still, in both copies.

@@ -4,7 +4,6 @@
 //! of the first data: see `unfinished_start.rs`.
 
 use std::fmt;
-use std::fs::File;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -19,7 +18,9 @@ use crate::luks2::Header;
 use crate::luks2::update::room::Room;
 use crate::reencrypt::{Direction, Mode, Protection};
 use crate::storage::new_file::{new_file, remove_new_file};
-use crate::{Error, ErrorKind, FormatOptions, NewHeader, Result, Target, VolumeKey, storage, volume};
+use crate::{
+    Error, ErrorKind, FormatOptions, NamedFile, NewHeader, Result, Target, VolumeKey, storage, volume,
+};
 
 /// How plain data is encrypted in place.
 #[derive(Debug)]
@@ -162,7 +163,7 @@ impl NewVolume {
     /// # Errors
     /// `BadOption` when the file is there already, or the header is not for that place; `Busy`,
     /// `TooSmall`, `Io`.
-    pub fn begin(&self, data: &(impl Target + ?Sized), header: Option<&Path>) -> Result<Option<File>> {
+    pub fn begin(&self, data: &(impl Target + ?Sized), header: Option<&Path>) -> Result<Option<NamedFile>> {
         let Some(path) = header else {
             self.write_in_front(data)?;
             return Ok(None);
@@ -172,7 +173,7 @@ impl NewVolume {
         }
         let file = new_file(path)?;
         // The data are as they were.
-        self.write(&file).inspect_err(|_| remove_new_file(path, &file)).map_err(|e| e.in_file(path))?;
+        self.write(&file).inspect_err(|_| remove_new_file(path, file.file())).map_err(|e| e.in_file(path))?;
         Ok(Some(file))
     }
 

@@ -8,7 +8,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use super::{About, State};
 use crate::storage::new_file::new_file;
-use crate::{Error, ErrorKind, LockTo, ReadAt, Result};
+use crate::{Error, ErrorKind, LockTo, ReadAt, Result, storage};
 
 /// The most bytes of a marker.
 const LEN: usize = 8 << 10;
@@ -199,11 +199,11 @@ impl Marker {
         let failed = |e| io_error(&path, "cannot be written", e);
         let text = Text { version: VERSION, identity, state };
         let text = serde_json::to_vec(&text).map_err(|e| failed(e.into()))?;
-        let mut file = new_file(&path)?;
-        file.write_all(&text).and_then(|()| file.write_all(b"\n")).map_err(failed)?;
-        file.sync_all().map_err(failed)?;
+        let file = new_file(&path)?;
+        let written = storage::write(&file, 0, &[&*text, b"\n"].concat()).and_then(|()| storage::sync(&file));
+        written.map_err(|e| e.in_file(&path))?;
         lead_from_other_names(image, &path)?;
-        Ok(Some(Self { path, file }))
+        Ok(Some(Self { path, file: file.into_file() }))
     }
 
     /// The marker that is there, for the program that ends the reencryption; none where the image

@@ -102,3 +102,63 @@ fn a_decryption_that_is_made_again_leaves_nothing_of_the_header_on_the_device() 
     assert_eq!(go_on(&file, &device, &key, true).unwrap(), Outcome::Finished);
     assert!(device.bytes()[..DATA] == pattern(DATA));
 }
+
+/// A device; another program removes the header's new file as it is synced.
+struct RemovingDevice {
+    disk: Recorder,
+    header: std::path::PathBuf,
+    syncs_left: std::cell::Cell<u32>,
+}
+
+impl ReadAt for RemovingDevice {
+    fn size(&self) -> std::io::Result<u64> {
+        ReadAt::size(&self.disk)
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
+        self.disk.read_exact_at(buf, offset)
+    }
+}
+
+impl Target for RemovingDevice {
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> std::io::Result<()> {
+        self.disk.write_all_at(bytes, offset)
+    }
+
+    fn sync_all(&self) -> std::io::Result<()> {
+        self.syncs_left.set(self.syncs_left.get().wrapping_sub(1));
+        if self.syncs_left.get() == 0 {
+            std::fs::remove_file(&self.header)?;
+        }
+        self.disk.sync_all()
+    }
+
+    fn set_len(&self, size: u64) -> std::io::Result<()> {
+        self.disk.set_len(size)
+    }
+}
+
+#[test]
+fn a_header_whose_new_file_is_removed_comes_back_to_the_device() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut failed = 0;
+    for syncs in 1.. {
+        let (disk, header, key) = disk();
+        let before = disk.bytes().clone();
+        let path = folder.path().join(syncs.to_string());
+        let device = RemovingDevice { disk, header: path.clone(), syncs_left: syncs.into() };
+        match header.begin_decryption_into(&path, &device, &key, &DECRYPT) {
+            Ok(file) => {
+                file.keeps_name().unwrap();
+                break;
+            }
+            Err(e) => assert!(format!("{e:?}").contains("was removed or replaced"), "{syncs}: {e:?}"),
+        }
+        failed += 1;
+        let end = usize::try_from(header.keyslots_end()).unwrap();
+        let bytes = device.disk.bytes();
+        assert!(bytes[..end] == before[..end], "{syncs}: the header");
+        assert!(bytes[OFFSET..] == before[OFFSET..], "{syncs}: the data");
+    }
+    assert!(failed > 3, "{failed}");
+}
