@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use super::attributes::TreeAttributes;
-use super::tree::TreeFolder;
+use super::tree::{TreeFolder, sync_stacked};
 use super::{ImportOptions, ProgressWatch, writer};
 use crate::name::long;
 use crate::{Error, FileHeader, FileKey, LowerName, Result};
@@ -49,6 +49,7 @@ impl ImportOptions {
         let file = folder.make_file(name)?;
         let path = folder.path_of(name);
         let written = writer::write(&file, &mut header, &contents, from, |bytes| watch.advance(bytes));
+        let written = written.and_then(|size| sync_stacked(&file).map(|()| size));
         let size = written.map_err(|e| {
             // Without its header it would be a plain file of noise.
             let _ = folder.remove(name);

@@ -17,8 +17,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags, fstat, linkat, mkdirat, mknodat,
-    openat, openat2, readlinkat, renameat_with, statat, symlinkat, unlinkat,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags, fstat, fstatfs, linkat, mkdirat,
+    mknodat, openat, openat2, readlinkat, renameat_with, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use underseal_sandbox::pin;
@@ -237,22 +237,28 @@ impl TreeFolder {
         unlinkat(&self.fd, name, AtFlags::empty())
     }
 
-    /// Makes all writes to its filesystem durable.
+    /// Makes all writes to its filesystem durable that came after this folder was opened.
     ///
-    /// Fails with `Io` when a part cannot be written.
+    /// Fails with `Io` when a part could not be written, also where another program got that error.
     pub(super) fn sync(&self) -> Result<()> {
-        // The folder of a single file is open for lookups only.
-        match openat(&self.fd, ".", FOLDER, Mode::empty()) {
-            Ok(fd) => rustix::fs::syncfs(fd)
-                .map_err(|e| Error::io(&self.path, "what was written is not safe on the disk", e)),
-            // A folder that may be searched but not read.
-            Err(Errno::ACCESS) => {
-                rustix::fs::sync();
-                Ok(())
-            }
-            Err(e) => Err(Error::io(&self.path, "cannot be opened", e)),
-        }
+        sync_all_of(&self.fd, &self.path)
     }
+}
+
+/// Makes all writes to the filesystem of a file durable that came after this file was opened: the
+/// kernel tells each open file once of an error. One that is opened later than the first write may
+/// miss it.
+pub(super) fn sync_all_of(file: &impl AsFd, path: &Path) -> Result<()> {
+    rustix::fs::syncfs(file).map_err(|e| Error::io(path, "what was written is not safe on the disk", e))
+}
+
+/// Syncs a new file where [`TreeFolder::sync`] does not see its errors: overlayfs writes to a file
+/// of another filesystem.
+pub(super) fn sync_stacked(file: &File) -> std::io::Result<()> {
+    const OVERLAYFS: i64 = 0x794c_7630;
+    #[allow(clippy::unnecessary_cast, reason = "f_type's width differs between architectures")]
+    let is_stacked = fstatfs(file)?.f_type as i64 == OVERLAYFS;
+    if is_stacked { file.sync_all() } else { Ok(()) }
 }
 
 impl AsFd for TreeFolder {

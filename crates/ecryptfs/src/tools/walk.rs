@@ -1,12 +1,12 @@
 //! A lower tree, one entry at a time, with its plain names.
 
 use std::ffi::OsString;
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use super::tree::{PinnedEntry, TreeFolder};
+use super::tree::{PinnedEntry, TreeFolder, sync_all_of};
 use super::{ProgressWatch, TreeKeys};
 use crate::Result;
 use crate::lock::{LockMode, RootLock};
@@ -94,6 +94,8 @@ pub(super) struct Root {
     /// The name in the folder; `.` for a folder.
     name: Vec<u8>,
     path: PathBuf,
+    /// The file, where that alone is changed.
+    file: Option<File>,
     _claim: Option<RootLock>,
 }
 
@@ -102,7 +104,6 @@ impl Root {
     /// against mounts and other tools.
     ///
     /// Fails with `Busy`, and with `Io` when nothing exists at that path.
-    /// `Busy`; `Io` when there is nothing at that path.
     pub(super) fn open(path: &Path, access: Option<LockMode>) -> Result<Self> {
         // Every level of a tree keeps descriptors open.
         crate::fs::raise_descriptor_limit();
@@ -116,16 +117,24 @@ impl Root {
         };
         let entry = folder.pin(&name)?;
         if entry.kind() != EntryKind::Folder {
-            return Ok(Self { folder, name, path: path.into(), _claim: None });
+            // The folder is open for lookups only, and may not be readable.
+            let is_changed = access.is_some() && entry.kind() == EntryKind::File;
+            let file = is_changed.then(|| entry.open(false)).transpose()?;
+            return Ok(Self { folder, name, path: path.into(), file, _claim: None });
         }
         let folder = entry.folder()?.called(path);
         let claim = access.map(|access| RootLock::on(&folder, path, access)).transpose()?;
-        Ok(Self { folder, name: b".".to_vec(), path: path.into(), _claim: claim })
+        Ok(Self { folder, name: b".".to_vec(), path: path.into(), file: None, _claim: claim })
     }
 
     /// Makes all writes durable.
     pub(super) fn sync(&self) -> Result<()> {
-        self.folder.sync()
+        match &self.file {
+            Some(file) => sync_all_of(file, &self.path),
+            None if self.name == b"." => self.folder.sync(),
+            // No other entry is changed.
+            None => Ok(()),
+        }
     }
 }
 

@@ -8,6 +8,7 @@
 //!   convert.rs    headers moved by runs that are killed, and by two at a time
 //!   keys.rs       rewrap, add-key, remove-key, interrupted and repeated; passphrases' ways in; wrap and unwrap
 //!   holes.rs      extents that are missing, files of zeros
+//!   lost_writes.rs  a disk that loses what was written
 //!   refusals.rs   damage, hostile names, missing keys: each entry by itself, with lower path and
 //!                 exit status
 //! ```
@@ -17,6 +18,7 @@ mod convert;
 mod holes;
 mod keys;
 mod long_names;
+mod lost_writes;
 mod refusals;
 mod trees;
 

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::{Sink, why};
 use crate::tools::attributes::TreeAttributes;
-use crate::tools::tree::TreeFolder;
+use crate::tools::tree::{TreeFolder, sync_stacked};
 use crate::tools::walk::{EntryKind, last};
 use crate::{Error, ErrorKind, Result};
 
@@ -94,6 +94,7 @@ impl Sink for FolderSink {
             true => Ok(()),
             false => Err(io::ErrorKind::UnexpectedEof.into()),
         });
+        let written = written.and_then(|()| sync_stacked(&file));
         if let Err(e) = written {
             // A partial file looks like a whole one.
             let _ = folder.remove(name);
