@@ -162,7 +162,7 @@ struct Temporary<'f> {
 
 impl<'f> Temporary<'f> {
     fn made<T>(found: &'f WalkEntry<'f>, make: impl FnOnce(&[u8]) -> Result<T>) -> Result<(Self, T)> {
-        let name = unfinished::temporary_name()?;
+        let name = unfinished::random_name()?;
         let made = make(&name)?;
         Ok((Self { found, name, placed: false }, made))
     }

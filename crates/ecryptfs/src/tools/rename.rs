@@ -9,12 +9,13 @@ use std::path::Path;
 
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
+use sha2::{Digest, Sha256};
 
 use super::attributes::{TreeAttributes, keep_times};
 use super::maker::placed;
 use super::tree::{PinnedEntry, TreeFolder};
 use super::walk::EntryKind;
-use super::{ProgressWatch, Summary, TreeKeys};
+use super::{ProgressWatch, Summary, TreeKeys, unfinished};
 use crate::lock::{LockMode, RootLock};
 use crate::name::long;
 use crate::{Error, LowerName, NameCipher, Result};
@@ -56,7 +57,10 @@ impl Run<'_> {
             Ok(names) => names,
             Err(e) => return self.tell(folder.path(), e),
         };
-        for name in names {
+        // A symlink that a run has left over goes with the one that it was to replace.
+        let (temporary, names): (Vec<_>, Vec<_>) =
+            names.into_iter().partition(|name| unfinished::is_temporary(name));
+        for name in names.into_iter().chain(temporary) {
             // A name file is moved with its name.
             if long::is_beside(&name).is_some() {
                 continue;
@@ -77,7 +81,7 @@ impl Run<'_> {
     }
 
     fn entry(&mut self, folder: &TreeFolder, name: &[u8]) -> Result<()> {
-        let entry = folder.pin(name)?;
+        let Some(entry) = folder.find(name)? else { return Ok(()) };
         let in_file = |e: Error| e.in_file(entry.path());
         if entry.kind() == EntryKind::Folder {
             self.folder(&entry.folder()?);
@@ -120,22 +124,28 @@ impl Run<'_> {
         if new == old {
             return Ok(false);
         }
-        if to != name && folder.has(to) {
-            return Err(Error::io(path, "cannot be renamed", Errno::EXIST));
-        }
-        // In two steps, so that the old symlink exists until the new one does.
-        let temporary = format!(".underseal-{}", std::process::id()).into_bytes();
-        let made = folder.make_symlink(&temporary, &new)?;
+        // In two steps, so that the old symlink exists until the new one does. A run may have been
+        // cut off between them.
+        let place = if to == name { temporary_name(name) } else { to.to_vec() };
+        let (made, is_new) = match folder.find(&place)? {
+            Some(there) if is_symlink_to(&there, &new)? => (there, false),
+            Some(_) => return Err(Error::io(path, "cannot be renamed", Errno::EXIST)),
+            None => (folder.make_symlink(&place, &new)?, true),
+        };
         let placed = attributes.apply(&made, made.path()).and_then(|()| {
-            let renamed = folder.rename(&temporary, to, RenameFlags::empty());
-            renamed.map_err(|e| Error::io(path, "cannot be replaced", e))
+            match to == name {
+                true => {
+                    folder.rename(&place, name, RenameFlags::empty()).map_err(|e| ("cannot be replaced", e))
+                }
+                false => folder.remove(name).map_err(|e| ("cannot be removed", e)),
+            }
+            .map_err(|(doing, e)| Error::io(path, doing, e))
         });
         if let Err(error) = placed {
-            let _ = folder.remove(&temporary);
+            if is_new {
+                let _ = folder.remove(&place);
+            }
             return Err(error);
-        }
-        if to != name {
-            folder.remove(name).map_err(|e| Error::io(path, "cannot be removed", e))?;
         }
         self.count(EntryKind::Symlink);
         Ok(true)
@@ -148,4 +158,15 @@ impl Run<'_> {
             _ => self.summary.others += 1,
         }
     }
+}
+
+/// The name of a new symlink until it takes the place of an old one. A later run finds it.
+fn temporary_name(name: &[u8]) -> Vec<u8> {
+    let mut number = [0; 8];
+    number.copy_from_slice(&Sha256::digest(name)[..8]);
+    unfinished::temporary_name(u64::from_be_bytes(number))
+}
+
+fn is_symlink_to(entry: &PinnedEntry, target: &[u8]) -> Result<bool> {
+    Ok(entry.kind() == EntryKind::Symlink && entry.target()? == target)
 }

@@ -35,10 +35,21 @@ const CONVERTED: &str = "user.underseal.converted";
 const TEMPORARY: &[u8] = b".underseal-";
 
 /// A name that nothing has, for a file that is about to take another one's place.
-pub(super) fn temporary_name() -> Result<Vec<u8>> {
+pub(super) fn random_name() -> Result<Vec<u8>> {
     let mut number = [0; 8];
     random::fill(&mut number)?;
-    Ok([TEMPORARY, u64::from_ne_bytes(number).to_string().as_bytes()].concat())
+    Ok(temporary_name(u64::from_ne_bytes(number)))
+}
+
+/// The name with this number of an entry that is about to take another one's place.
+pub(super) fn temporary_name(number: u64) -> Vec<u8> {
+    [TEMPORARY, number.to_string().as_bytes()].concat()
+}
+
+/// Whether a name is of that form.
+pub(super) fn is_temporary(name: &[u8]) -> bool {
+    let number = name.strip_prefix(TEMPORARY);
+    number.is_some_and(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit))
 }
 
 /// Marks a new file, and locks it so that no other process takes it for left over.
@@ -58,8 +69,7 @@ pub(super) fn finish(new: &File, old: &Metadata) {
 /// Whether an entry is a new file, or a further name of one, that a run has left before it took its
 /// place.
 pub(super) fn is_left_over(found: &WalkEntry<'_>) -> bool {
-    let number = found.name.strip_prefix(TEMPORARY);
-    if !number.is_some_and(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)) {
+    if !is_temporary(found.name) {
         return false;
     }
     let Ok(file) = found.entry.open(false) else { return false };
