@@ -79,9 +79,10 @@ impl ShownFile {
         if !is_late || !is_gone_for_good() {
             return None;
         }
-        self.devices.iter().for_each(|device| device.sync(&self.path));
+        let synced = self.devices.iter().try_for_each(|device| device.sync(&self.path));
         self.is_left = true;
-        Some("left: the system is shut down, and has ended udisks: the file system is synced".into())
+        let how = synced.map_or_else(|why| format!("cannot be synced: {why}"), |()| "is synced".into());
+        Some(format!("left: the system is shut down, and has ended udisks: the file system {how}"))
     }
 }
 

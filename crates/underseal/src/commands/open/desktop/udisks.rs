@@ -151,11 +151,10 @@ impl LoopDevice {
         Some(at.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\"))
     }
 
-    /// Writes back what its file system has, where it is mounted and may be opened.
-    pub(super) fn sync(&self, path: &Path) {
-        if let Some(at) = self.mounted().filter(|_| self.is_same(path)) {
-            let _ = SyncedMount::new(&at);
-        }
+    /// Writes back what its file system has, where it is mounted.
+    pub(super) fn sync(&self, path: &Path) -> Answer<()> {
+        let Some(at) = self.mounted().filter(|_| self.is_same(path)) else { return Ok(()) };
+        OpenMount::new(&at).and_then(|mount| mount.sync()).map_err(|e| format!("{at}: {e}"))
     }
 
     /// Unmounts it, and gives it back. The user may do so at the same time, and another file may
@@ -169,17 +168,19 @@ impl LoopDevice {
             let mut args = vec!["unmount", "--no-user-interaction", "--block-device", &shown];
             args.extend(is_late.then_some("--force"));
             // udisks forces an unmount by making it lazy, which writes nothing back.
-            let synced = SyncedMount::new(&at);
-            let unmounted = match synced {
+            let mount = OpenMount::new(&at);
+            // The server counts the writes that fail.
+            let _ = mount.as_ref().map(OpenMount::sync);
+            let unmounted = match mount {
                 Err(Errno::ACCESS) if is_late => return Err(format!("{at} may not be opened, to sync it")),
-                Ok(synced) if is_late && self.is_same(path) => {
+                Ok(mount) if is_late && self.is_same(path) => {
                     let unmounted = call(&args);
-                    synced.sync();
+                    let _ = mount.sync();
                     unmounted
                 }
                 // The descriptor would keep it in use.
-                synced => {
-                    drop(synced);
+                mount => {
+                    drop(mount);
                     if self.is_same(path) { call(&args) } else { break }
                 }
             };
@@ -227,20 +228,18 @@ impl LoopDevice {
     }
 }
 
-/// A mounted file system whose bytes are written back.
-struct SyncedMount(OwnedFd);
+/// A mounted file system whose bytes can be written back.
+struct OpenMount(OwnedFd);
 
-impl SyncedMount {
+impl OpenMount {
     fn new(at: &str) -> rustix::io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let this = Self(open(at, flags, Mode::empty())?);
-        this.sync();
-        Ok(this)
+        Ok(Self(open(at, flags, Mode::empty())?))
     }
 
-    /// Writes back what has changed. The server counts the writes that fail.
-    fn sync(&self) {
-        let _ = syncfs(&self.0);
+    /// Writes back what has changed.
+    fn sync(&self) -> rustix::io::Result<()> {
+        syncfs(&self.0)
     }
 }
 
