@@ -116,8 +116,9 @@ impl VeracryptOptions {
 ///
 /// # Errors
 /// `BadOption` for options that do not fit, and when the image holds a LUKS header or a file
-/// system, unless a normal volume is forced; `TooSmall`; `WrongPassphrase` for an empty passphrase without key files,
-/// and one that is too long; `Busy` when another program uses the image; `Io`, `Memory`.
+/// system, unless a normal volume is forced; `TooSmall`; `WrongPassphrase` for an empty
+/// passphrase without key files, and one that is too long; `Busy` when another program uses the
+/// image; `Io`, `Memory`.
 pub fn format_veracrypt(
     path: impl AsRef<Path>,
     passphrase: &[u8],

@@ -99,8 +99,9 @@ impl NewHeaders {
     ///
     /// # Errors
     /// `TooSmall` and `BadOption` for a host that ends before the volume or behind it: its backup
-    /// header has another place there; `BadHeader` as [`Unlocked::open`]; `Unsupported` for a system PRF that its boot loader does not support, and for derivations
-    /// that TrueCrypt does not have; `TooCostly`, `Memory`, `Io`.
+    /// header has another place there; `BadHeader` as [`Unlocked::open`]; `Unsupported` for a
+    /// system PRF that its boot loader does not support, and for derivations that TrueCrypt
+    /// does not have; `TooCostly`, `Memory`, `Io`.
     pub fn again(host: u64, of: &Unlocked, prf: Prf, pim: Pim, password: &Password) -> Result<Self> {
         let unsupported = |why| Err(Error::new(ErrorKind::Unsupported, why));
         let derivation = match of.derivation.veracrypt {
