@@ -60,8 +60,8 @@ const MODULES: [&str; 10] =
 
 /// Options of a kernel under emulation, which save a fifth of a boot: no protection against the
 /// guest's programs, no tests of its ciphers, no security modules that no test has rules for. Its
-/// timer may tick late. `norandmaps` takes a sixth off all that follows, with two processors a third:
-/// QEMU translates a program again when it starts at another address.
+/// timer may tick late. `norandmaps` takes a sixth off all that follows, with two processors a
+/// third: QEMU translates a program again when it starts at another address.
 const LIGHT: &str = "mitigations=off nokaslr norandmaps init_on_alloc=0 cryptomgr.notests=1 \
                      no_timer_check lsm=landlock audit=0";
 

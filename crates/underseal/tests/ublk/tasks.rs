@@ -15,8 +15,8 @@ pub(crate) fn guest(scratch: &Scratch) -> Guest<'_> {
 }
 
 /// A task's script after what all tasks share. It begins with a copy of the volume in the guest's
-/// memory, /run/image: its header, and a hole where nothing was written. 9p answers each read of the
-/// folder's files in a millisecond, however long it is.
+/// memory, /run/image: its header, and a hole where nothing was written. 9p answers each read in a
+/// millisecond, however long it is.
 pub(crate) fn script(volume: &Volume, script: &str) -> String {
     let bytes = fs::read(&volume.image).unwrap();
     let written = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
