@@ -19,8 +19,8 @@ use crate::persona::persona;
 
 /// How often a PIN may be typed.
 const TRIES: u32 = 3;
-/// The time that the tokens of a header may take together, without PINs that are typed: a header may
-/// have 32, whose servers do not answer.
+/// The time that the tokens of a header may take together, without PINs that are typed: a header
+/// may have 32, whose servers do not answer.
 const TOGETHER: Duration = Duration::from_secs(120);
 
 /// The failure of a token; the most informative one compares as the greatest.

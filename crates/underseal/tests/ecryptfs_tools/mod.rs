@@ -6,7 +6,8 @@
 //!   archives.rs   tar archives go in, hostile ones nowhere else
 //!   long_names.rs names of 144 to 255 bytes: in, out, renamed, damaged
 //!   convert.rs    headers moved by runs that are killed, and by two at a time
-//!   keys.rs       rewrap, add-key, remove-key, interrupted and repeated; passphrases' ways in; wrap and unwrap
+//!   keys.rs       rewrap, add-key, remove-key, interrupted and repeated; passphrases' ways in;
+//!                 wrap and unwrap
 //!   holes.rs      extents that are missing, files of zeros
 //!   lost_writes.rs  a disk that loses what was written
 //!   renamed.rs    names under another key by runs that are killed

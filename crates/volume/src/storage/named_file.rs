@@ -43,7 +43,7 @@ impl NamedFile {
     }
 
     /// Returns the open file.
-    pub fn into_file(self) -> File {
+    pub(crate) fn into_file(self) -> File {
         self.file
     }
 
