@@ -19,6 +19,7 @@ use zeroize::Zeroize;
 
 use crate::Result;
 use pages::LockedPages;
+use pool::{PoolSlot, SecretPool};
 
 /// Zeroed memory that never reaches swap (where `RLIMIT_MEMLOCK` allows it) or a core dump.
 pub(crate) struct LockedMemory {
@@ -29,7 +30,7 @@ pub(crate) struct LockedMemory {
 }
 
 enum MemoryOrigin {
-    Pool,
+    Pool(&'static SecretPool),
     Own(#[expect(dead_code, reason = "held until it is dropped")] LockedPages),
 }
 
@@ -42,8 +43,8 @@ impl LockedMemory {
     /// Returns at least `len` bytes, aligned to the power of two that they fill, or to a page.
     /// Returns `Memory` when no pages could be mapped.
     pub(crate) fn new(len: usize) -> Result<Self> {
-        if let Some((at, len)) = pool::take(len)? {
-            return Ok(Self { at, len, home: MemoryOrigin::Pool });
+        if let Some(PoolSlot { at, size, pool }) = pool::take(len)? {
+            return Ok(Self { at, len: size, home: MemoryOrigin::Pool(pool) });
         }
         let pages = LockedPages::new(len)?;
         Ok(Self { at: pages.at(), len: pages.len(), home: MemoryOrigin::Own(pages) })
@@ -70,10 +71,10 @@ impl DerefMut for LockedMemory {
 impl Drop for LockedMemory {
     fn drop(&mut self) {
         self.zeroize();
-        if let MemoryOrigin::Pool = self.home {
+        if let MemoryOrigin::Pool(pool) = self.home {
             // SAFETY: the slot was taken with this length, is zero again, and has no references any
             // longer.
-            unsafe { pool::give_back(self.at, self.len) };
+            unsafe { pool::give_back(PoolSlot { at: self.at, size: self.len, pool }) };
         }
     }
 }

@@ -5,9 +5,14 @@
 //!
 //! Chunks are cut into slots of one size, a power of two, and stay for the life of the process: as
 //! much memory as the largest number of secrets needed.
+//!
+//! A child of a fork has a pool of its own. A thread of the parent may have held a lock of the
+//! parent's pool at the fork, for ever; and chunks are locked in memory for the parent only.
 
 use std::mem::ManuallyDrop;
-use std::ptr::NonNull;
+use std::process;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::LockedPages;
@@ -21,41 +26,83 @@ const SIZES: usize = (LARGEST / SMALLEST).ilog2() as usize + 1;
 /// The bytes of slots that one call to the kernel makes.
 const CHUNK: usize = 32 << 10;
 
-/// Free slots, by their size.
-static FREE: [Mutex<Free>; SIZES] = [const { Mutex::new(Free(Vec::new())) }; SIZES];
+/// The pool of this process, or of the parent before the child's first use.
+static POOL: AtomicPtr<SecretPool> = AtomicPtr::new(ptr::null_mut());
+
+/// Free slots, by their size, of one process.
+pub(super) struct SecretPool {
+    process: u32,
+    free: [Mutex<Free>; SIZES],
+}
 
 struct Free(Vec<NonNull<u8>>);
 
 // SAFETY: these are addresses of memory without references, which no thread owns.
 unsafe impl Send for Free {}
 
-/// Takes a zeroed slot for `len` bytes; returns it with its size, which is also its alignment;
-/// `None` for a length that is too large to share.
-pub(super) fn take(len: usize) -> Result<Option<(NonNull<u8>, usize)>> {
+/// A zeroed slot.
+pub(super) struct PoolSlot {
+    pub(super) at: NonNull<u8>,
+    /// The size, which is also its alignment.
+    pub(super) size: usize,
+    pub(super) pool: &'static SecretPool,
+}
+
+/// Takes a slot for `len` bytes; `None` for a length that is too large to share.
+pub(super) fn take(len: usize) -> Result<Option<PoolSlot>> {
     if len > LARGEST {
         return Ok(None);
     }
     let size = len.next_power_of_two().max(SMALLEST);
-    let mut free = of(size).lock().unwrap_or_else(PoisonError::into_inner);
+    let pool = SecretPool::of_process();
+    let mut free = pool.of(size).lock().unwrap_or_else(PoisonError::into_inner);
     if free.0.is_empty() {
         // The chunk is never unmapped.
         let chunk = ManuallyDrop::new(LockedPages::new(CHUNK)?);
         // SAFETY: every offset lies in the chunk.
         free.0.extend((0..chunk.len()).step_by(size).map(|offset| unsafe { chunk.at().add(offset) }));
     }
-    Ok(free.0.pop().map(|at| (at, size)))
+    Ok(free.0.pop().map(|at| PoolSlot { at, size, pool }))
 }
 
-/// Takes a slot back.
+/// Takes a slot back, except one of the parent's.
 ///
 /// # Safety
-/// The slot comes from [`take`], has this size, is all zeros, and is not used any more.
-pub(super) unsafe fn give_back(at: NonNull<u8>, size: usize) {
-    of(size).lock().unwrap_or_else(PoisonError::into_inner).0.push(at);
+/// The slot comes from [`take`], is all zeros, and is not used any more.
+pub(super) unsafe fn give_back(PoolSlot { at, size, pool }: PoolSlot) {
+    if pool.process == process::id() {
+        pool.of(size).lock().unwrap_or_else(PoisonError::into_inner).0.push(at);
+    }
 }
 
-fn of(size: usize) -> &'static Mutex<Free> {
-    &FREE[(size / SMALLEST).ilog2() as usize]
+impl SecretPool {
+    fn of_process() -> &'static Self {
+        let process = process::id();
+        let mut found = POOL.load(Ordering::Acquire);
+        loop {
+            // SAFETY: a pool is never freed, and not changed but for what its locks protect.
+            if let Some(pool) = unsafe { found.as_ref() }
+                && pool.process == process
+            {
+                return pool;
+            }
+            let free = [const { Mutex::new(Free(Vec::new())) }; SIZES];
+            let new = Box::into_raw(Box::new(Self { process, free }));
+            match POOL.compare_exchange(found, new, Ordering::AcqRel, Ordering::Acquire) {
+                // SAFETY: as above.
+                Ok(_) => return unsafe { &*new },
+                Err(other) => {
+                    // SAFETY: the pool was just made by `Box`, and no other thread has seen it.
+                    drop(unsafe { Box::from_raw(new) });
+                    found = other;
+                }
+            }
+        }
+    }
+
+    fn of(&self, size: usize) -> &Mutex<Free> {
+        &self.free[(size / SMALLEST).ilog2() as usize]
+    }
 }
 
 #[cfg(test)]
