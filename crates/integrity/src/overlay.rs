@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{PoisonError, RwLock};
 
 use crate::disk::Disk;
 use crate::geometry::{SECTOR, SECTOR_BYTES};
@@ -15,7 +15,9 @@ const MOST_SECTORS: usize = 2 << 20;
 /// Sectors in memory over those of a disk, which is borrowed or owned.
 pub struct Overlay<D: Disk> {
     below: D,
-    sectors: Mutex<SectorMap>,
+    /// Only read, once a volume is open: reads of several threads wait for none, nor do those of a
+    /// child of a fork for its parent's.
+    sectors: RwLock<SectorMap>,
 }
 
 /// Written sectors, by number.
@@ -25,7 +27,7 @@ pub(crate) struct SectorMap(BTreeMap<u64, [u8; SECTOR_BYTES]>);
 impl<D: Disk> Overlay<D> {
     /// An overlay of `below` without any sectors.
     pub fn new(below: D) -> Self {
-        Self { below, sectors: Mutex::default() }
+        Self { below, sectors: RwLock::default() }
     }
 
     /// The written sectors, except those in these bytes.
@@ -62,7 +64,7 @@ impl<D: Disk> Disk for Overlay<D> {
 
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         self.below.read_at(offset, bytes)?;
-        self.sectors.lock().unwrap_or_else(PoisonError::into_inner).put_over(offset, bytes);
+        self.sectors.read().unwrap_or_else(PoisonError::into_inner).put_over(offset, bytes);
         Ok(())
     }
 
@@ -72,7 +74,7 @@ impl<D: Disk> Disk for Overlay<D> {
         self.read_at(first * SECTOR, &mut whole)?;
         let at = usize::try_from(offset % SECTOR).map_err(io::Error::other)?;
         whole[at..at + bytes.len()].copy_from_slice(bytes);
-        let mut sectors = self.sectors.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sectors = self.sectors.write().unwrap_or_else(PoisonError::into_inner);
         for (sector, bytes) in (first..).zip(whole.chunks_exact(SECTOR_BYTES)) {
             sectors.0.insert(sector, std::array::from_fn(|i| bytes[i]));
         }
