@@ -3,7 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::{Buffer, Error, Geometry, IoKind, Result, Ring, RingToken, Zone, ZoneAction, ZoneLimits};
+use crate::{
+    Buffer, Error, Geometry, IoKind, Result, Ring, RingToken, UpdateLock, Zone, ZoneAction, ZoneLimits,
+};
 
 /// A lower device: opened once, with a channel for each queue.
 pub trait Device: Send + Sync {
@@ -37,6 +39,13 @@ pub trait Device: Send + Sync {
 
     /// The device's name in the log and in errors.
     fn name(&self) -> &str;
+
+    /// The lock of updates that other programs may make at the same time. `None` for files and
+    /// block devices, which are locked themselves, and for devices that are opened for reading only
+    /// or have one user at a time.
+    fn update_lock(&self) -> Option<&Arc<UpdateLock>> {
+        None
+    }
 
     /// True when the device compares the bytes that it reads with tags that it made when they were
     /// written, and fails reads that do not match ([`Error::mismatch_at`]).

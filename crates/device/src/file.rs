@@ -27,7 +27,7 @@ use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result, Zone, Z
 use channel::FileChannel;
 use cut::KnownSize;
 use expected::Expected;
-pub use expected::ExpectedBytes;
+pub use expected::{ExpectedBytes, Runs};
 pub use reopened::ReopenedFile;
 
 /// `_IOR(0x12, 114, size_t)` (linux/fs.h).
@@ -193,7 +193,11 @@ impl FileDevice {
     }
 
     fn open_again(&self, way: FileAccess) -> Result<File> {
-        let Shared { file, name, .. } = &*self.shared;
+        self.open_again_as(&self.shared.file, way)
+    }
+
+    fn open_again_as(&self, file: &File, way: FileAccess) -> Result<File> {
+        let name = &self.shared.name;
         let cannot = |e| {
             Error::new(ErrorKind::Open, format!("cannot open {name} again, by /proc/self/fd")).with_source(e)
         };

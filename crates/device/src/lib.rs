@@ -23,6 +23,7 @@
 //!   Signal           signals another process's eventfd, without ever waiting
 //!   loops/           loop devices below and over a file
 //!   RuntimeDirectory this user's directory of sockets and locks
+//!   UpdateLock       the lock of header updates on devices without locks
 //! ```
 //!
 //! A channel is asked twice. [`Channel::read_now`] and [`Channel::write_now`] answer at once or
@@ -56,6 +57,7 @@ mod runtime;
 mod signal;
 mod stripe;
 mod sync;
+mod update_lock;
 mod wakeup;
 mod window;
 
@@ -65,7 +67,7 @@ pub use channel::{Channel, Device, Extent, Finished, Immediate, Io, LossHandler,
 pub use clock::monotonic;
 pub use delay::{DelayDevice, Delayed};
 pub use error::{Error, ErrorKind};
-pub use file::{ExpectedBytes, FileDevice, OpenOptions, ReopenedFile, open_again};
+pub use file::{ExpectedBytes, FileDevice, OpenOptions, ReopenedFile, Runs, open_again};
 pub use geometry::{Geometry, Zone, ZoneAction, ZoneLimits, Zones};
 /// The events of poll(2) that a [`Ring`] waits for.
 #[doc(no_inline)]
@@ -83,6 +85,7 @@ pub use ring::{LongCommand, LowerToken, Ring, RingCompletion, RingToken, restric
 pub use runtime::RuntimeDirectory;
 pub use signal::Signal;
 pub use stripe::StripeDevice;
+pub use update_lock::{UpdateGuard, UpdateLock};
 pub use wakeup::Wakeup;
 pub use window::WindowDevice;
 

@@ -96,7 +96,7 @@ use self::link::NbdLink;
 use self::socket::{HANDSHAKE_LIMIT, NbdSocket, connect_now};
 use crate::losses::{FlushLosses, Sticky};
 use crate::wakeup::Wakeup;
-use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result};
+use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result, UpdateLock};
 
 pub use address::NbdAddress;
 pub use export_lock::lock_export;
@@ -112,6 +112,8 @@ pub struct NbdDevice {
     extents: ExtentQuery,
     /// Files whose locks are held as long as the device is there.
     also_open: OnceLock<Vec<File>>,
+    /// `None` when it is open for reading only.
+    updates: Option<Arc<UpdateLock>>,
 }
 
 /// The state that all connections share.
@@ -182,13 +184,16 @@ impl NbdDevice {
             zones: None,
             tag_size: 0,
         };
+        // A sandboxed process cannot open the lock's files later.
+        let updates = if read_only { None } else { export_lock::update_lock(&address) };
         let several = has(TransmissionFlags::CAN_MULTI_CONN);
         let spare = Mutex::new(Some(NegotiatedConnection::new(socket, &export)));
         let size = AtomicU64::new(export.size);
         let (losses, sockets) = (Arc::new(FlushLosses::new(&name)), Mutex::default());
         let shared = Arc::new(Shared { address, name, addresses, export, size, losses, spare, sockets });
         let single = (!several).then(|| Arc::new(NbdLink::new(shared.clone())));
-        Ok(Self { shared, single, geometry, extents: ExtentQuery::default(), also_open: OnceLock::new() })
+        let (extents, also_open) = Default::default();
+        Ok(Self { shared, single, geometry, extents, also_open, updates })
     }
 
     /// Keeps files open as long as this device, for their locks. Later calls have no effect.
@@ -245,6 +250,10 @@ impl Device for NbdDevice {
 
     fn name(&self) -> &str {
         &self.shared.name
+    }
+
+    fn update_lock(&self) -> Option<&Arc<UpdateLock>> {
+        self.updates.as_ref()
     }
 
     fn extent(&self, offset: u64, len: u64) -> Extent {

@@ -15,7 +15,8 @@ use crate::{Error, ErrorKind, Result};
 ///
 /// Each read and write is done in the calling thread with plain system calls: the image has no
 /// threads. Only an authenticated volume that was opened for writing has threads, which write its
-/// journal: a child of a fork that uses it gets an error. The volume key is wiped and the image's
+/// journal: a child of a fork that uses it gets an error. A child reads other images, and its
+/// writes and flushes get an error (`Busy`). The volume key is wiped and the image's
 /// lock released when it is dropped.
 pub struct Image {
     sectors: Sectors,
@@ -58,7 +59,7 @@ impl Image {
             writable,
             info,
             keyslot: None,
-            turn: ImageLock::default(),
+            turn: ImageLock::new(),
             guards: Guards::default(),
             _reencryption: reencryption,
         }
@@ -146,11 +147,14 @@ impl Image {
     /// Returns when everything that was written is on stable storage.
     ///
     /// # Errors
-    /// `Io`: writes since the last flush may be lost.
+    /// `Io`: writes since the last flush may be lost. `Busy` in a child of a fork.
     pub fn flush(&self) -> Result<()> {
         if !self.writable {
             return Ok(());
         }
+        // The kernel reports a write-back error to one of the processes that share an open file:
+        // the child would get the parent's.
+        self.turn.refuse_child()?;
         self.sectors.sync()
     }
 

@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use underseal_device::{
-    Blocking, Device, ExpectedBytes, FileDevice, NbdDevice, RbdDevice, ReopenedFile, lock_loop_file, nbd, rbd,
+    Blocking, Device, ExpectedBytes, FileDevice, NbdDevice, RbdDevice, ReopenedFile, Runs, lock_loop_file,
+    nbd, rbd,
 };
 use underseal_integrity::Disk;
 use underseal_volume::reencrypt::DiskBlocks;
@@ -274,18 +275,25 @@ impl Lower {
     }
 
     /// Makes flushes and changes fail once another program has put data in the place of the header,
-    /// whose copies begin at these offsets with these bytes.
-    pub(crate) fn expect_header(&self, copies: [(u64, [u8; 6]); 2]) -> Result<()> {
-        let bytes = ExpectedBytes::of_header(&copies, is_header_locked);
-        match &*self.kind {
-            Kind::File { device, .. } => device.expect(bytes)?,
-            Kind::Custom { file: Some(device), .. } => device.expect(bytes)?,
+    /// whose copies have these bytes, or changed its UUID. `apart` has a detached header.
+    pub(crate) fn expect_header(&self, mut copies: [Runs; 2], apart: Option<&Self>) -> Result<()> {
+        let device = match &*self.kind {
+            Kind::File { device, .. } => device,
+            Kind::Custom { file: Some(device), .. } => device,
             Kind::Part { of, range } => {
-                of.expect_header(copies.map(|(at, magic)| (range.start + at, magic)))?
+                if apart.is_none() {
+                    copies.iter_mut().flatten().for_each(|(at, _)| *at += range.start);
+                }
+                return of.expect_header(copies, apart);
             }
-            _ => {}
-        }
-        Ok(())
+            _ => return Ok(()),
+        };
+        let elsewhere = match apart.map(|apart| &*apart.kind) {
+            Some(Kind::Header(header)) => Some(header.file().try_clone().map_err(unwatched)?),
+            Some(_) => return Ok(()),
+            None => None,
+        };
+        Ok(device.expect(ExpectedBytes::of_header(copies, elsewhere, is_header_locked))?)
     }
 
     /// Makes a range of the lower device's bytes read as anything.
@@ -309,6 +317,10 @@ impl Lower {
 fn seen(file: File) -> Result<FileDevice> {
     let options = underseal_device::OpenOptions { read_only: true, unlocked: true, ..Default::default() };
     Ok(FileDevice::over(file, "the open file", options)?)
+}
+
+fn unwatched(e: io::Error) -> Error {
+    Error::new(ErrorKind::Io, "the header cannot be watched").with_source(e)
 }
 
 /// As [`refuse_marked`], by the path of an open file, where it has one still.
@@ -409,19 +421,38 @@ impl ReadAt for Lower {
         to: LockTo,
         patience: Duration,
     ) -> underseal_volume::Result<Option<HeaderLock<'_>>> {
+        let refused = |e| {
+            let what = "the header cannot be used by this process";
+            underseal_volume::Error::new(underseal_volume::ErrorKind::Busy, what).with_source(e)
+        };
         if to == LockTo::Change {
-            let refused = |e| {
-                let what = "the header cannot be changed by this process";
-                underseal_volume::Error::new(underseal_volume::ErrorKind::Busy, what).with_source(e)
-            };
             self.may_change().map_err(refused)?;
         }
-        match &*self.kind {
-            Kind::File { file, .. } => file.file().lock_within(to, patience),
-            Kind::Header(header) => header.lock_within(to, patience),
-            Kind::Custom { file: Some(device), .. } => ReadAt::lock_within(device.file(), to, patience),
-            Kind::Part { of, .. } => of.lock_within(to, patience),
-            _ => Ok(None),
+        let file = match &*self.kind {
+            Kind::File { file, .. } => file.file(),
+            Kind::Header(header) => header.file(),
+            Kind::Custom { file: Some(device), .. } => device.file(),
+            Kind::Part { of, .. } => return of.lock_within(to, patience),
+            Kind::Remote(remote) => {
+                let remote = remote.get().map_err(refused)?;
+                let Some(updates) = remote.device.update_lock() else { return Ok(None) };
+                let locked = |e: underseal_device::Error| {
+                    underseal_volume::Error::new(underseal_volume::ErrorKind::Locked, e.to_string())
+                };
+                return Ok(Some(HeaderLock::of(
+                    updates.take(to == LockTo::Change, patience).map_err(locked)?,
+                )));
+            }
+            Kind::Custom { file: None, .. } => return Ok(None),
+        };
+        if refuse_child(self.process).is_ok() {
+            return ReadAt::lock_within(file, to, patience);
+        }
+        // A lock of the open file that this process shares with its parent would change the
+        // parent's.
+        match underseal_device::open_again(file, 0) {
+            Ok(own) => HeaderLock::to_read(own, patience),
+            Err(_) => Ok(None),
         }
     }
 }
@@ -445,6 +476,8 @@ impl Target for Lower {
     }
 
     fn sync_all(&self) -> io::Result<()> {
+        // A child would get the write-back errors of the open file that its parent has.
+        self.may_change()?;
         match &*self.kind {
             Kind::File { file, .. } => file.sync_all(),
             Kind::Header(header) => header.sync_all(),

@@ -350,9 +350,10 @@ impl OpenOptions {
             let what = "the volume is being reencrypted: finish that first (underseal reencrypt IMAGE)";
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
-        if let (underseal_volume::Header::Luks2(luks2), None, true) = (&header, &self.header, self.writable) {
-            // cryptsetup takes the lock only after it has moved data over the header.
-            lower.expect_header(luks2.copies())?;
+        if let (underseal_volume::Header::Luks2(luks2), true) = (&header, self.writable) {
+            // cryptsetup takes the lock only after it has moved data over the header, and by the
+            // UUID that the header has then.
+            lower.expect_header(luks2.copies(), self.header.as_ref().map(|_| &on))?;
         }
         let (key, slot) = unlock(&header, &on, secret, self.keyslot, self.allow_null)?;
         let layer = header.integrity_layer()?;

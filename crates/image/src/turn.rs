@@ -4,8 +4,10 @@
 use std::cell::RefCell;
 use std::io;
 use std::marker::PhantomData;
+use std::process;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use crate::one_process::{forked, refuse_child};
 use crate::traces::RequestTraces;
 use crate::{Error, ErrorKind, Result};
 
@@ -18,8 +20,12 @@ thread_local! {
 }
 
 /// Lets reads run side by side, and a write alone.
-#[derive(Default)]
-pub(crate) struct ImageLock(RwLock<()>);
+pub(crate) struct ImageLock {
+    lock: RwLock<()>,
+    /// The process with the threads that hold the lock. A child of a fork would wait for them for
+    /// ever.
+    process: u32,
+}
 
 /// A request that runs.
 pub(crate) struct RunningCall<G> {
@@ -30,24 +36,29 @@ pub(crate) struct RunningCall<G> {
 }
 
 impl ImageLock {
-    /// Waits for writes of other threads.
-    pub(crate) fn to_read(&self) -> Result<RunningCall<RwLockReadGuard<'_, ()>>> {
-        let _inside = self.enter()?;
-        Ok(RunningCall {
-            _guard: self.0.read().unwrap_or_else(PoisonError::into_inner),
-            _inside,
-            _traces: RequestTraces,
-        })
+    pub(crate) fn new() -> Self {
+        Self { lock: RwLock::default(), process: process::id() }
     }
 
-    /// Waits for all requests of other threads.
-    pub(crate) fn to_write(&self) -> Result<RunningCall<RwLockWriteGuard<'_, ()>>> {
+    /// Waits for writes of other threads. A child of a fork needs no lock: it writes nothing.
+    pub(crate) fn to_read(&self) -> Result<RunningCall<Option<RwLockReadGuard<'_, ()>>>> {
         let _inside = self.enter()?;
-        Ok(RunningCall {
-            _guard: self.0.write().unwrap_or_else(PoisonError::into_inner),
-            _inside,
-            _traces: RequestTraces,
-        })
+        let lock = self.refuse_child().is_ok().then_some(&self.lock);
+        let _guard = lock.map(|lock| lock.read().unwrap_or_else(PoisonError::into_inner));
+        Ok(RunningCall { _guard, _inside, _traces: RequestTraces })
+    }
+
+    /// Waits for all requests of other threads. Refuses a child of a fork.
+    pub(crate) fn to_write(&self) -> Result<RunningCall<RwLockWriteGuard<'_, ()>>> {
+        self.refuse_child()?;
+        let _inside = self.enter()?;
+        let _guard = self.lock.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(RunningCall { _guard, _inside, _traces: RequestTraces })
+    }
+
+    /// Fails in another process than the one that opened the image.
+    pub(crate) fn refuse_child(&self) -> Result<()> {
+        refuse_child(self.process).map_err(forked)
     }
 
     fn enter(&self) -> Result<Inside> {

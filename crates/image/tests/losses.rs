@@ -104,6 +104,31 @@ fn a_volume_whose_header_was_overwritten_fails_its_flushes() {
     }
 }
 
+/// The lock of reencryptions has the UUID in its name. cryptsetup changes that of an open image.
+#[test]
+fn a_volume_whose_uuid_was_changed_fails_its_flushes() {
+    const UUID: u64 = 168;
+    for (way, detached) in WAYS.iter().flat_map(|way| [(way, false), (way, true)]) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = image(folder.path());
+        let (mut opened, mut header) = (options(), path.clone());
+        if detached {
+            header = folder.path().join("header");
+            fs::copy(&path, &header).unwrap();
+            opened = opened.header(&header);
+        }
+        let image = open_with(&opened, &path, way);
+        let other = File::options().write(true).open(&header).unwrap();
+        image.write_at(0, &[1; 512]).unwrap();
+        image.flush().unwrap();
+        for (copy, is_last) in [(0, false), (16 << 10, true)] {
+            other.write_all_at(b"77777777-2222-3333-4444-555555555555", copy + UUID).unwrap();
+            assert_eq!(image.flush().is_err(), is_last, "{way}");
+        }
+        write_and_flush_fail(&image, way);
+    }
+}
+
 /// A device whose sync fails once.
 struct FailsOnce {
     file: File,

@@ -1,6 +1,7 @@
 //! Headers: keyslots, backups, facts.
 
 use std::path::PathBuf;
+use std::process;
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
@@ -53,6 +54,7 @@ impl VolumeKey {
 pub(crate) struct Header {
     header: Mutex<underseal_image::Header>,
     user: Mutex<Option<ThreadId>>,
+    process: u32,
 }
 
 impl Header {
@@ -63,6 +65,9 @@ impl Header {
         py: Python<'_>,
         call: impl FnOnce(&mut underseal_image::Header) -> Result<T> + Send,
     ) -> PyResult<T> {
+        if self.process != process::id() {
+            return self.call_in_child(py, call);
+        }
         let user = || self.user.lock().unwrap_or_else(PoisonError::into_inner);
         let me = Some(thread::current().id());
         if *user() == me {
@@ -77,8 +82,24 @@ impl Header {
         });
         done.map_err(|e| exception(&e))
     }
+
+    /// As [`Header::call`], in a child of a fork. A lock that a thread of the parent held at the
+    /// fork stays locked.
+    fn call_in_child<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut underseal_image::Header) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        let done = py.detach(|| self.header.try_lock().ok().map(|mut header| call(&mut header)));
+        let busy = || {
+            PyOSError::new_err((EBUSY, "the header was in use before a fork; open it again in this process"))
+        };
+        done.ok_or_else(busy)?.map_err(|e| exception(&e))
+    }
 }
 
+/// The errno of a header that is in use.
+const EBUSY: i32 = 16;
 /// The errno of a call that would wait for itself.
 const EDEADLK: i32 = 35;
 
@@ -100,7 +121,7 @@ impl Header {
             (None, false) => underseal_image::Header::open(&path),
         };
         py.detach(open)
-            .map(|header| Self { header: Mutex::new(header), user: Mutex::default() })
+            .map(|header| Self { header: Mutex::new(header), user: Mutex::default(), process: process::id() })
             .map_err(|e| exception(&e))
     }
 

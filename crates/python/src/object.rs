@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::RawFd;
+use std::process;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::{self, ThreadId};
 
@@ -11,12 +12,14 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use underseal_image::LowerDevice;
 
-/// A file object. Its position is shared, so one thread uses it at a time.
+/// A file object. Its position is shared, so one thread uses it at a time, and a child of a fork
+/// does not: it would move the position of its parent's, and wait for its parent's threads.
 pub(crate) struct FileObject {
     object: Py<PyAny>,
     size: u64,
     descriptor: Option<RawFd>,
     turn: Arc<Turn>,
+    process: u32,
 }
 
 /// The right to use an object: all devices on the same object share it.
@@ -45,7 +48,8 @@ impl FileObject {
     /// Asks the object for its size by seeking to its end.
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let (descriptor, turn) = (fileno(object)?, Turn::of(object));
-        let mut this = Self { object: object.clone().unbind(), size: 0, descriptor, turn };
+        let mut this =
+            Self { object: object.clone().unbind(), size: 0, descriptor, turn, process: process::id() };
         let size = |object: &Bound<'_, PyAny>| {
             object.call_method1("seek", (0, 2))?;
             object.call_method0("tell")?.extract()
@@ -57,6 +61,10 @@ impl FileObject {
     /// Runs a call on the object alone. The caller does not hold Python's lock, which the user
     /// before this one may need.
     fn alone<T>(&self, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> io::Result<T> {
+        if self.process != process::id() {
+            let what = "another process has opened the file object before a fork; open it again in this one";
+            return Err(io::Error::other(what));
+        }
         let (me, turn) = (thread::current().id(), &*self.turn);
         let mut user = turn.user.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(other) = *user {

@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 
 use underseal_device::{FileDevice, LoopFile, lock_image, lock_loop_file};
 
-/// Locks the file at the bottom of an image that is a loop device, or the image's part of it, for as
-/// long as the image is open. `Locked` when another program has that file or part.
+/// Locks the file at the bottom of an image that is a loop device, or the image's part of it, for
+/// as long as the image is open. `Locked` when another program has that file or part.
 pub(crate) fn lock_below(image: &FileDevice, exclusive: bool) -> underseal_device::Result<()> {
     if let Some(file) = lock_loop_file(image.file(), exclusive)? {
         image.keep_open(file);

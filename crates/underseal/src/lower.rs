@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use underseal_device::{
-    Blocking, Device, FileDevice, Geometry, NbdDevice, OpenOptions, RbdDevice, ReopenedFile, nbd, rbd,
+    Blocking, Device, FileDevice, Geometry, NbdDevice, OpenOptions, RbdDevice, ReopenedFile, UpdateLock, nbd,
+    rbd,
 };
 use underseal_export::control::Directory;
-use underseal_volume::{HeaderLock, LockTo, ReadAt, Target};
+use underseal_volume::{ErrorKind, HeaderLock, LockTo, ReadAt, Target};
 
 use crate::error::{Error, Result};
 use crate::loop_file;
@@ -181,11 +182,12 @@ impl Target for FileBytes {
     }
 }
 
-/// A device's bytes at any offset, for headers on remote images, which no other process can lock.
+/// A device's bytes at any offset, for headers on remote images.
 pub(crate) struct DeviceBytes {
     way: Mutex<Blocking>,
     size: u64,
     block: u64,
+    updates: Option<Arc<UpdateLock>>,
 }
 
 impl DeviceBytes {
@@ -193,7 +195,8 @@ impl DeviceBytes {
     pub(crate) fn new(device: &dyn Device) -> Result<Self> {
         let Geometry { size, block, .. } = device.geometry();
         // A reencryption reads ahead in other threads.
-        Ok(Self { way: Mutex::new(Blocking::passed_on(device)?), size, block: block.into() })
+        let updates = device.update_lock().cloned();
+        Ok(Self { way: Mutex::new(Blocking::passed_on(device)?), size, block: block.into(), updates })
     }
 
     fn way(&self) -> MutexGuard<'_, Blocking> {
@@ -223,6 +226,18 @@ impl ReadAt for DeviceBytes {
         let (_, bytes, skip) = self.blocks(offset, buf.len())?;
         buf.copy_from_slice(&bytes[skip..skip + buf.len()]);
         Ok(())
+    }
+
+    fn lock_within(
+        &self,
+        to: LockTo,
+        patience: Duration,
+    ) -> underseal_volume::Result<Option<HeaderLock<'_>>> {
+        let Some(updates) = &self.updates else { return Ok(None) };
+        match updates.take(to == LockTo::Change, patience) {
+            Ok(guard) => Ok(Some(HeaderLock::of(guard))),
+            Err(e) => Err(underseal_volume::Error::new(ErrorKind::Locked, e.to_string())),
+        }
     }
 }
 

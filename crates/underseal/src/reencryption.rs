@@ -183,9 +183,13 @@ impl Place {
         }
         if self.is_open
             && let Header::Luks2(luks2) = header
-            && let (Kept::Header { apart: None, .. }, Where::Image(image)) = (&self.kept, &self.data)
+            && let (Kept::Header { apart, .. }, Where::Image(image)) = (&self.kept, &self.data)
         {
-            expect_header(image, luks2, 0)?;
+            match apart {
+                None => expect_header(image, luks2, 0, None)?,
+                Some(Where::File(file)) => expect_header(image, luks2, 0, Some(file.file()))?,
+                Some(Where::Image(_) | Where::Device(_)) => {}
+            }
         }
         Ok(())
     }
@@ -309,15 +313,21 @@ impl Place {
 }
 
 /// Makes the image's flushes fail once another program has moved data over the header of a volume
-/// that begins at byte `start`. cryptsetup takes the lock that excludes an open volume only after
-/// that. Fails when the image cannot be opened once more.
+/// that begins at byte `start`, or changed its UUID. cryptsetup takes the lock that excludes an
+/// open volume only after the move, and by the new UUID. `apart` is the file of a detached header.
+/// Fails when the header's file cannot be opened once more.
 pub(crate) fn expect_header(
     image: &FileDevice,
     header: &luks2::Header,
     start: u64,
+    apart: Option<&File>,
 ) -> underseal_volume::Result<()> {
-    let copies = header.copies().map(|(offset, magic)| (start + offset, magic));
-    let bytes = ExpectedBytes::of_header(&copies, underseal_volume::is_header_locked);
+    let cannot =
+        |e| underseal_volume::Error::new(ErrorKind::Io, "the header cannot be watched").with_source(e);
+    let mut copies = header.copies();
+    copies.iter_mut().flatten().for_each(|(offset, _)| *offset += start);
+    let apart = apart.map(File::try_clone).transpose().map_err(cannot)?;
+    let bytes = ExpectedBytes::of_header(copies, apart, underseal_volume::is_header_locked);
     image.expect(bytes).map_err(|e| {
         underseal_volume::Error::new(ErrorKind::Io, "the header cannot be watched").with_source(e)
     })

@@ -187,7 +187,7 @@ fn open_part(
     } else {
         let (volume, header, lock) = part::luks(args, access, &on, &secret)?;
         if let (Header::Luks2(header), Lower::File(image), None) = (&header, &lower, &args.header) {
-            let expected = reencryption::expect_header(image, header, part.start);
+            let expected = reencryption::expect_header(image, header, part.start, None);
             expected.map_err(|e| e.in_file(&args.image))?;
         }
         (volume, if let Header::Luks1(_) = header { Format::Luks1 } else { Format::Luks2 }, lock)

@@ -2,10 +2,12 @@
 
 mod named;
 
+use std::fmt::Debug;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::process;
 use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
@@ -52,42 +54,86 @@ impl LockTo {
 #[derive(Debug)]
 pub struct HeaderLock<'a> {
     on: LockedFile<'a>,
+    /// The process that took the lock. A child of a fork shares the open file, and would release
+    /// the lock of its parent.
+    process: u32,
 }
 
 #[derive(Debug)]
 enum LockedFile<'a> {
     Header(&'a File),
-    // Dropping this releases the lock.
-    Device { _lock: NamedLock },
+    /// The header, open for this lock alone.
+    Own(File),
+    // Dropping one of these releases the lock.
+    Device {
+        _lock: NamedLock,
+    },
+    Other {
+        _guard: Box<dyn Debug + Send + Sync + 'a>,
+    },
 }
 
 impl<'a> HeaderLock<'a> {
+    /// Returns a lock of another kind than a file's: it is held until `guard` is dropped.
+    pub fn of(guard: impl Debug + Send + Sync + 'a) -> Self {
+        Self::on(LockedFile::Other { _guard: Box::new(guard) })
+    }
+
+    /// Waits for the lock to read, on an open file of no other user, which is closed with the lock.
+    /// Returns `None` where locks are not possible.
+    ///
+    /// # Errors
+    /// `Locked` when another process keeps the lock.
+    pub fn to_read(file: File, patience: Duration) -> Result<Option<Self>> {
+        let lock = match wait_for_file(&file, LockTo::Read, patience) {
+            Ok(lock) => lock,
+            Err(e) if cannot_lock(&e) => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        Ok(Some(Self::on(lock.map_or(LockedFile::Own(file), |lock| LockedFile::Device { _lock: lock }))))
+    }
+
     /// Waits for the lock. A reader continues without the lock where locks are not possible (a
     /// device without root, some network filesystems): checksums still detect a partial update.
     pub(crate) fn take(file: &'a File, to: LockTo, patience: Duration) -> Result<Option<Self>> {
         match (Self::wait(file, to, patience), to) {
             (Ok(lock), _) => Ok(Some(lock)),
-            (Err(e), LockTo::Read) if std::error::Error::source(&e).is_some() => Ok(None),
+            (Err(e), LockTo::Read) if cannot_lock(&e) => Ok(None),
             (Err(e), _) => Err(e),
         }
     }
 
     fn wait(file: &'a File, to: LockTo, patience: Duration) -> Result<Self> {
-        let cannot = |e: io::Error| Error::new(ErrorKind::Busy, "the header cannot be locked").with_source(e);
-        let about = file.metadata().map_err(cannot)?;
-        if !about.file_type().is_block_device() {
-            wait(file, to.operation(), patience)?;
-            return Ok(Self { on: LockedFile::Header(file) });
-        }
-        let (major, minor) = (rustix::fs::major(about.rdev()), rustix::fs::minor(about.rdev()));
-        let path = Path::new(FOLDER).join(format!("L_{major}:{minor}"));
-        let start = Instant::now();
-        loop {
-            match NamedLock::attempt(&path, to).map_err(cannot)? {
-                Some(lock) => return Ok(Self { on: LockedFile::Device { _lock: lock } }),
-                None if start.elapsed() < patience => std::thread::sleep(PAUSE),
-                None => return Err(held()),
-            }
+        let lock = wait_for_file(file, to, patience)?;
+        Ok(Self::on(lock.map_or(LockedFile::Header(file), |lock| LockedFile::Device { _lock: lock })))
+    }
+
+    fn on(on: LockedFile<'a>) -> Self {
+        Self { on, process: process::id() }
+    }
+}
+
+/// Returns true for the error of a lock that is not possible, false where another process has it.
+fn cannot_lock(e: &Error) -> bool {
+    std::error::Error::source(e).is_some()
+}
+
+/// Waits for the lock of a header's file, or of its name where that is a block device.
+fn wait_for_file(file: &File, to: LockTo, patience: Duration) -> Result<Option<NamedLock>> {
+    let cannot = |e: io::Error| Error::new(ErrorKind::Busy, "the header cannot be locked").with_source(e);
+    let about = file.metadata().map_err(cannot)?;
+    if !about.file_type().is_block_device() {
+        wait(file, to.operation(), patience)?;
+        return Ok(None);
+    }
+    let (major, minor) = (rustix::fs::major(about.rdev()), rustix::fs::minor(about.rdev()));
+    let path = Path::new(FOLDER).join(format!("L_{major}:{minor}"));
+    let start = Instant::now();
+    loop {
+        match NamedLock::attempt(&path, to).map_err(cannot)? {
+            Some(lock) => return Ok(Some(lock)),
+            None if start.elapsed() < patience => std::thread::sleep(PAUSE),
+            None => return Err(held()),
         }
     }
 }
@@ -213,10 +259,14 @@ fn held() -> Error {
 
 impl Drop for HeaderLock<'_> {
     fn drop(&mut self) {
-        if let LockedFile::Header(file) = self.on {
-            // A failure to unlock is ignored: the lock ends with the file.
-            let _ = rustix::fs::flock(file, FlockOperation::Unlock);
-        }
+        let file = match &self.on {
+            _ if self.process != process::id() => return,
+            LockedFile::Header(file) => *file,
+            LockedFile::Own(file) => file,
+            LockedFile::Device { .. } | LockedFile::Other { .. } => return,
+        };
+        // A failure to unlock is ignored: the lock ends with the file.
+        let _ = rustix::fs::flock(file, FlockOperation::Unlock);
     }
 }
 

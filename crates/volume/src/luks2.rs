@@ -73,10 +73,14 @@ impl Header {
         Self { stored, is_secured: false }
     }
 
-    /// Returns the offsets of the two copies, and their magics.
-    pub fn copies(&self) -> [(u64, [u8; 6]); 2] {
-        let size = self.stored.binary.size;
-        [HeaderCopy::First, HeaderCopy::Second].map(|copy| (copy.offset(size), copy.magic()))
+    /// Returns the bytes by which each of the two copies is known as this volume's, with their
+    /// offsets: the magic and the UUID.
+    pub fn copies(&self) -> [Vec<(u64, Vec<u8>)>; 2] {
+        let binary = &self.stored.binary;
+        [HeaderCopy::First, HeaderCopy::Second].map(|copy| {
+            let at = copy.offset(binary.size);
+            vec![(at, copy.magic().into()), (at + binary::UUID.start as u64, binary.uuid.field())]
+        })
     }
 
     /// Describes the fault of one of the two copies, if one is bad.

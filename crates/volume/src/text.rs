@@ -44,6 +44,11 @@ impl<const N: usize> FixedText<N> {
         &self.0
     }
 
+    /// Returns the text with its NUL, as it lies on disk.
+    pub(crate) fn field(&self) -> Vec<u8> {
+        [self.as_bytes(), &[0]].concat()
+    }
+
     pub(crate) fn as_bytes(&self) -> &[u8] {
         self.0.as_bytes()
     }

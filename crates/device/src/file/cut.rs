@@ -118,7 +118,9 @@ impl Shared {
     pub(super) fn explained(&self, error: Error) -> Error {
         let name = &self.name;
         let what = match () {
-            () if self.is_taken_over() => format!("has put other data in the place of {name}'s header"),
+            () if self.is_taken_over() => {
+                format!("has put other data in the place of {name}'s header, or changed its UUID")
+            }
             () if self.is_cut() => format!("has made {name} shorter, or removed it"),
             () => return error,
         };

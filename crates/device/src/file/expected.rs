@@ -6,13 +6,17 @@
 //! flushes and changes fail. No lock can replace this: all locks that cryptsetup takes before the
 //! copy would also prevent adding keyslots.
 //!
+//! That lock has the UUID in its name: after `cryptsetup luksUUID` it is found no more, and another
+//! program may reencrypt the volume as a closed one. So the UUID counts as a part of the header,
+//! and a header that is detached is checked, too.
+//!
 //! A header has two copies, and an update leaves one of them alone, so one copy is enough. Only a
 //! program that writes a whole header, as `header restore` does, wipes both for a moment, under the
 //! header's lock.
 
 use std::fs::File;
 use std::io::{self, ErrorKind as IoKind};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -33,11 +37,15 @@ const UNLOCKED: Duration = Duration::from_millis(100);
 /// The length of a direct read.
 const BLOCK: usize = 4096;
 
-/// Bytes of which at least one run is on the image.
+/// Runs of bytes, with their offsets. A run does not cross a block of 4096 bytes.
+pub type Runs = Vec<(u64, Vec<u8>)>;
+
+/// Bytes of which at least one copy is on the image.
 pub struct ExpectedBytes {
-    /// Offset and bytes of each run: one match is enough. A run does not cross a block of 4096
-    /// bytes.
-    pub places: Vec<(u64, [u8; 6])>,
+    /// The runs of each copy: one copy of which all runs match is enough.
+    pub copies: Vec<Runs>,
+    /// The open file with the bytes, where it is not the image.
+    pub elsewhere: Option<File>,
     /// The name of the checked structure, for the log.
     pub what: &'static str,
     /// Whether another program holds the lock for writing these bytes.
@@ -45,9 +53,9 @@ pub struct ExpectedBytes {
 }
 
 impl ExpectedBytes {
-    /// The beginnings of the copies of a LUKS header.
-    pub fn of_header(copies: &[(u64, [u8; 6])], is_locked: fn(&File) -> bool) -> Self {
-        Self { places: copies.into(), what: "its LUKS header", is_locked }
+    /// The copies of a LUKS header, which may lie in another file than the data.
+    pub fn of_header(copies: [Runs; 2], elsewhere: Option<File>, is_locked: fn(&File) -> bool) -> Self {
+        Self { copies: copies.into(), elsewhere, what: "its LUKS header", is_locked }
     }
 }
 
@@ -78,11 +86,13 @@ impl FileDevice {
     /// `Open` when the file cannot be opened once more; `Memory` when the system has none.
     pub fn expect(&self, bytes: ExpectedBytes) -> Result<()> {
         if self.shared.expected.get().is_none() {
-            let is_loop = self.shared.discard_unit.is_some() && sysfs::is_loop(&self.shared.file);
+            let on = bytes.elsewhere.as_ref().unwrap_or(&self.shared.file);
+            let is_loop =
+                on.metadata().is_ok_and(|of| of.file_type().is_block_device()) && sysfs::is_loop(on);
             let access = if is_loop { FileAccess::Direct } else { FileAccess::Cached };
             let direct = if is_loop { Some(Mutex::new(memory()?)) } else { None };
             let (seen, gone) = Default::default();
-            let file = self.open_again(access)?;
+            let file = self.open_again_as(on, access)?;
             let _ = self.shared.expected.set(Expected { file, direct, bytes, seen, gone });
         }
         // The bytes of the first call are in force.
@@ -98,17 +108,17 @@ fn memory() -> Result<Buffer> {
 }
 
 impl Expected {
-    /// Whether one of the runs is on the image. Fails where none is found, and some cannot be read.
-    /// An image that ends before them has none.
+    /// Whether one of the copies is there. Fails where none is found, and some cannot be read. A
+    /// file that ends before them has none.
     fn are_there(&self) -> io::Result<bool> {
         let mut failed = None;
-        for &(place, bytes) in &self.bytes.places {
-            match self.read(place) {
-                Ok(found) if found == bytes => {
+        for copy in &self.bytes.copies {
+            match self.is_there(copy) {
+                Ok(true) => {
                     self.seen.store(true, SeqCst);
                     return Ok(true);
                 }
-                Ok(_) => {}
+                Ok(false) => {}
                 Err(e) if e.kind() == IoKind::UnexpectedEof => {}
                 Err(e) => failed = Some(e),
             }
@@ -116,8 +126,17 @@ impl Expected {
         failed.map_or(Ok(false), Err)
     }
 
-    fn read(&self, place: u64) -> io::Result<[u8; 6]> {
-        let mut found = [0; 6];
+    fn is_there(&self, copy: &Runs) -> io::Result<bool> {
+        for (place, bytes) in copy {
+            if self.read(*place, bytes.len())? != *bytes {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn read(&self, place: u64, len: usize) -> io::Result<Vec<u8>> {
+        let mut found = vec![0; len];
         let Some(memory) = &self.direct else {
             self.file.read_exact_at(&mut found, place)?;
             return Ok(found);
@@ -126,7 +145,7 @@ impl Expected {
         let block = place / BLOCK as u64 * BLOCK as u64;
         self.file.read_exact_at(&mut memory[..BLOCK], block)?;
         let at = usize::try_from(place - block).map_err(io::Error::other)?;
-        let bytes = memory.get(at..at + found.len()).ok_or(IoKind::InvalidInput)?;
+        let bytes = memory.get(at..at + len).ok_or(IoKind::InvalidInput)?;
         found.copy_from_slice(bytes);
         Ok(found)
     }
@@ -176,8 +195,8 @@ impl Shared {
             Ok(Evidence::Gone) => {
                 if !expected.gone.swap(true, SeqCst) {
                     log::error!(
-                        "{}: {what} is gone: another program has taken the data over, and what clients wrote since may be \
-                         missing there; nothing is written any more. See \"An open volume\" in docs/reencryption.md",
+                        "{}: {what} is gone or has another UUID: another program has taken the data over, or may do so unseen, and \
+                         what clients wrote since may be missing there; nothing is written any more. See \"An open volume\" in docs/reencryption.md",
                         self.name
                     );
                     self.losses.fail(Errno::IO);
@@ -206,7 +225,8 @@ mod tests {
 
     fn first_and_second() -> ExpectedBytes {
         let is_locked = |file: &File| flock(file, FlockOperation::NonBlockingLockShared).is_err();
-        ExpectedBytes { places: vec![(0, [7; 6]), (SECOND, [9; 6])], what: "the start", is_locked }
+        let copies = vec![vec![(0, vec![7; 6])], vec![(SECOND, vec![9; 6])]];
+        ExpectedBytes { copies, elsewhere: None, what: "the start", is_locked }
     }
 
     /// An image that begins with one of the runs, and its device.
@@ -241,6 +261,26 @@ mod tests {
         write(0, 7);
         assert!(!flushes(), "until the device is opened again");
         assert!(device.check().is_err());
+    }
+
+    #[test]
+    fn a_copy_is_there_with_all_of_its_runs_also_in_another_file() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        image.as_file().set_len(8192).unwrap();
+        let mut header = tempfile::NamedTempFile::new().unwrap();
+        header.write_all(&[7; 8192]).unwrap();
+        let write = |place, byte: u8| header.as_file().write_all_at(&[byte; 6], place).unwrap();
+        let device = FileDevice::open(image.path(), OpenOptions::default()).unwrap();
+        let copies = [0, SECOND].map(|at| vec![(at, vec![7; 6]), (at + 168, vec![7; 37])]).into();
+        let elsewhere = Some(header.reopen().unwrap());
+        device.expect(ExpectedBytes { copies, elsewhere, ..first_and_second() }).unwrap();
+        let mut channel = Blocking::new(&device).unwrap();
+        channel.flush().unwrap();
+        write(SECOND + 180, 8);
+        channel.flush().unwrap();
+        write(170, 8);
+        channel.flush().unwrap_err();
+        channel.write(4096, &[1; 512], false).unwrap_err();
     }
 
     #[test]

@@ -1,10 +1,14 @@
 """A volume that was opened before a fork: what the child may do with it."""
 
 import contextlib
+import fcntl
 import gc
+import glob
+import io
 import os
 import signal
 import subprocess
+import threading
 import time
 import unittest
 
@@ -77,6 +81,84 @@ class Forks(Case):
                 volume.write_at(6, b"after")
                 volume.flush()
                 self.assertEqual(volume.read_at(0, 11), b"beforeafter")
+
+    @contextlib.contextmanager
+    def thread(self, work):
+        """Repeats a call in another thread."""
+        is_over = threading.Event()
+
+        def repeat():
+            while not is_over.is_set():
+                work()
+
+        thread = threading.Thread(target=repeat)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+
+    def test_a_child_reads_while_its_parent_writes(self):
+        data = os.urandom(1 << 20)
+        with underseal.open(self.image(), passphrase="secret", writable=True) as volume:
+            with self.thread(lambda: volume.write_at(0, data)):
+                for _ in range(20):
+                    time.sleep(0.01)
+                    calls = (lambda: volume.read_at(4 << 20, 512), lambda: volume.write_at(4 << 20, b"x"), volume.flush)
+                    self.assertEqual(refusals(*calls), 2)
+
+    def test_a_child_is_refused_at_once_while_its_parent_writes(self):
+        data = os.urandom(1 << 20)
+        with self.server(self.image()) as address:
+            authenticated = self.vector("luks2-int-hmac-sha256-xts-512.img.xz")
+            for path, passphrase in ((address, "secret"), (authenticated, "r3 golden passphrase")):
+                with underseal.open(path, passphrase=passphrase, writable=True) as volume:
+                    with self.thread(lambda: volume.write_at(0, data)):
+                        for _ in range(5):
+                            time.sleep(0.02)
+                            calls = (lambda: volume.read_at(4096, 512), lambda: volume.write_at(0, b"x"), volume.flush)
+                            self.assertEqual(refusals(*calls), 3)
+
+    def test_a_child_leaves_a_file_object_alone(self):
+        with open(self.image(), "rb") as file:
+            lower = io.BytesIO(file.read())
+        with underseal.open(lower, passphrase="secret", writable=True) as volume:
+            with self.thread(lambda: volume.write_at(0, b"x" * 65536)):
+                for _ in range(5):
+                    time.sleep(0.01)
+                    self.assertEqual(refusals(lambda: volume.read_at(0, 512), volume.flush), 2)
+
+    def test_a_child_waits_for_no_thread_that_uses_a_header(self):
+        header = underseal.Header(self.image(), writable=True)
+        key = header.unlock("secret")
+        adds = threading.Thread(target=lambda: header.keyslot_add(key, "new", pbkdf=("pbkdf2", 3000000)))
+        adds.start()
+        time.sleep(0.2)
+        self.assertEqual(refusals(header.backup), 1)
+        adds.join()
+        self.assertEqual(refusals(header.backup), 0)
+
+    def test_a_child_leaves_its_parents_lock_of_reencryptions_alone(self):
+        with underseal.open(self.image(), passphrase="secret", writable=True) as volume:
+            lock = glob.glob("/run/cryptsetup/LN_LUKS2-reencryption-" + volume.info["uuid"])
+            if not lock:
+                self.skipTest("only root takes the lock of reencryptions")
+            held = [volume]
+            for let_go in (volume._close_image, held.clear):
+                self.assertEqual(refusals(let_go), 0)
+                with open(lock[0]) as file, self.assertRaises(BlockingIOError):
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.assertFalse(os.path.exists(lock[0]))
+
+    def test_a_child_reads_a_header_under_a_lock_of_its_own(self):
+        path = self.image()
+        header = underseal.Header(path, writable=True)
+        [number] = [n for n in os.listdir("/proc/self/fd") if os.path.realpath("/proc/self/fd/" + n) == path]
+        fcntl.flock(int(number), fcntl.LOCK_SH)
+        self.assertEqual(refusals(header.backup), 0)
+        with open(path) as other, self.assertRaises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def test_an_export_has_one_writer(self):
         with self.server(self.image()) as address:

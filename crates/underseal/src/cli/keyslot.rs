@@ -14,7 +14,8 @@ use crate::error::{Error, Result};
 ///
 /// A volume's data have one key, and a header holds it in several keyslots, each under a passphrase
 /// of its own. Whatever is done to them, the header is locked only for a moment, as cryptsetup
-/// does, and may be changed while the volume is open. A power cut leaves the keyslots as they were
+/// does (on an NBD export against your programs on this host), and may be changed while the volume
+/// is open. A power cut leaves the keyslots as they were
 /// or as they are going to be, and what is removed is wiped.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

@@ -1,9 +1,10 @@
 //! Programs that open one export for writing, and a bad copy of a header there.
 
 use std::os::unix::fs::FileExt;
+use std::process::Stdio;
 
 use crate::nbd_lower::backing::Backing;
-use crate::support::volume::{text, underseal};
+use crate::support::volume::{CHEAP_PBKDF2, Volume, text, underseal};
 use crate::support::{Scratch, Server, fails, run};
 
 const IN_USE: i32 = 4;
@@ -41,6 +42,33 @@ fn an_export_is_open_for_writing_once_whatever_it_is_called() {
     run(underseal().args(["header", "set", text(&volume.image), "--label", "beside"]));
     server.stop();
     Server::start(&volume, &[]).stop();
+}
+
+#[test]
+fn a_keyslot_that_was_added_to_an_export_is_there_whatever_others_add() {
+    let scratch = Scratch::new();
+    let lower = Backing::nbdkit(&scratch, &["memory", "32M"]);
+    let volume = lower.formatted(&scratch, "", &[]);
+    for round in 0..4 {
+        let add = |number: u32| {
+            let mut add = underseal();
+            add.args(["keyslot", "add", "-q"]).arg(&volume.image).args(CHEAP_PBKDF2);
+            add.arg("--passphrase-file").arg(&volume.passphrase);
+            let new = scratch.file(&format!("new{number}"), format!("round {round}, {number}").as_bytes());
+            add.arg("--new-passphrase-file").arg(new).stdin(Stdio::null()).spawn().unwrap()
+        };
+        let added = [1, 2, 3].map(|number| (number, add(number))).map(|(number, mut child)| {
+            let status = child.wait().unwrap().code();
+            // Another one has changed the header since it was read.
+            assert!(status == Some(0) || status == Some(IN_USE), "{status:?}");
+            (number, status == Some(0))
+        });
+        assert!(added.iter().any(|(_, is_added)| *is_added));
+        for (number, _) in added.iter().filter(|(_, is_added)| *is_added) {
+            let passphrase = scratch.path(&format!("new{number}"));
+            Volume { passphrase, ..lower.volume(&scratch, "") }.read(0, 512);
+        }
+    }
 }
 
 #[test]

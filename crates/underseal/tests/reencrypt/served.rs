@@ -299,6 +299,35 @@ fn a_server_says_that_its_data_was_moved_away_by_cryptsetup() {
     assert!(server.log().contains("its LUKS header is gone"), "{}", server.log());
 }
 
+/// The lock that keeps cryptsetup off has the UUID of the opening in its name.
+#[test]
+fn a_server_acknowledges_nothing_once_cryptsetup_has_changed_the_uuid() {
+    for is_detached in [false, true] {
+        let operator = Operator::new();
+        let (mut volume, plain) = filled_to(&operator.scratch, "a_server_acknowledges_nothing", 4, &[]);
+        let mut header = volume.image.clone();
+        if is_detached {
+            header = operator.scratch.path("header");
+            std::fs::copy(&volume.image, &header).unwrap();
+            volume.options = vec!["--header".to_owned(), text(&header).to_owned()];
+        }
+        let mut server = operator.serve(&volume, &[]);
+        let mut client = Client::connect(&server.socket()).unwrap();
+        client.write(0, &plain[..4096]).unwrap();
+        client.flush().unwrap();
+        let mut change = tool("cryptsetup");
+        change.args(["luksUUID", "-q", "--uuid", "77777777-2222-4333-8444-555555555555"]);
+        run(change.arg(&header));
+        client.write(0, &[1; 4096]).unwrap();
+        assert!(client.flush().is_err(), "another program may reencrypt the volume");
+        assert!(client.write(0, &[1; 4096]).is_err());
+        drop(client);
+        operator.is_refused("close image", 8, "the last flush");
+        assert_eq!(server.wait().code(), Some(8));
+        assert!(server.log().contains("another UUID"), "{}", server.log());
+    }
+}
+
 #[test]
 fn a_volume_in_a_part_of_an_image_misses_its_header_too() {
     const START: u64 = 1 << 20;

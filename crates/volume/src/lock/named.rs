@@ -8,17 +8,19 @@ use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::process;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::LockTo;
 
-/// A lock that is held until this is dropped.
+/// A lock that is held until the process that took it drops this.
 #[derive(Debug)]
 pub(super) struct NamedLock {
     path: PathBuf,
     file: File,
+    process: u32,
 }
 
 impl NamedLock {
@@ -48,7 +50,7 @@ impl NamedLock {
             }
         }
         match is_named(path, &file)? {
-            true => Ok(Attempt::Locked(Self { path: path.to_owned(), file })),
+            true => Ok(Attempt::Locked(Self { path: path.to_owned(), file, process: process::id() })),
             false => Ok(Attempt::Stale),
         }
     }
@@ -56,6 +58,11 @@ impl NamedLock {
 
 impl Drop for NamedLock {
     fn drop(&mut self) {
+        // A child of a fork shares the open file: the attempt below would succeed, and take the
+        // name from the parent's lock.
+        if self.process != process::id() {
+            return;
+        }
         // Other readers rely on the name: only the last holder removes it, and only that of its own
         // file.
         let alone = rustix::fs::flock(&self.file, LockTo::Change.operation()).is_ok();

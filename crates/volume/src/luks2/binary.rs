@@ -16,7 +16,8 @@ pub(crate) const SIZES: [u64; 9] =
 /// The magic of the second copy.
 pub(crate) const SECOND_MAGIC: [u8; 6] = *b"SKUL\xba\xbe";
 const MAGIC: [[u8; 6]; 2] = [*b"LUKS\xba\xbe", SECOND_MAGIC];
-const UUID: std::ops::Range<usize> = 168..208;
+/// The place of the UUID.
+pub(crate) const UUID: std::ops::Range<usize> = 168..208;
 const CHECKSUM: std::ops::Range<usize> = 448..512;
 
 /// The two copies of a header.
