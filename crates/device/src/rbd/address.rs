@@ -56,7 +56,7 @@ impl RbdAddress {
     }
 
     /// True for a snapshot, which never changes.
-    pub fn is_snapshot(&self) -> bool {
+    pub(crate) fn is_snapshot(&self) -> bool {
         self.snapshot.is_some()
     }
 
