@@ -1,6 +1,8 @@
 //! The lower device of an image: a locked file or block device, a server's export, or a program's
 //! own device.
 
+mod remote;
+
 use std::fs::{File, Metadata};
 use std::io;
 use std::ops::Range;
@@ -8,7 +10,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::process;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use underseal_device::{
@@ -19,6 +21,7 @@ use underseal_integrity::Disk;
 use underseal_volume::reencrypt::DiskBlocks;
 use underseal_volume::{HeaderLock, LockTo, NamedFile, ReadAt, Target, is_header_locked};
 
+use self::remote::RemoteDevice;
 use crate::file_lock::{lock_again, open_again};
 use crate::one_process::{OneProcess, forked, refuse_child};
 use crate::reencrypt::refuse_marked;
@@ -90,7 +93,7 @@ enum Kind {
     /// A detached header, which is locked by each operation on it.
     Header(NamedFile),
     /// An NBD server's export, or an image on Ceph: one connection, of one process.
-    Remote(OneProcess<Remote>),
+    Remote(OneProcess<RemoteDevice>),
     Custom {
         device: Arc<dyn LowerDevice>,
         /// The device's file, locked, and the file below it. The program reads and writes by other
@@ -129,7 +132,7 @@ impl Lower {
     pub(crate) fn open(path: &Path, writable: bool) -> Result<Self> {
         let remote = |device: Arc<dyn Device>| -> Result<Self> {
             let requests = Mutex::new(Blocking::passed_on(&*device)?);
-            Ok(Self::new(Kind::Remote(OneProcess::new(Remote { requests, device }))))
+            Ok(Self::new(Kind::Remote(OneProcess::new(RemoteDevice { requests, device }))))
         };
         let refused = |e: underseal_device::Error| Error::new(ErrorKind::BadOption, e.to_string());
         match path.to_str() {
@@ -329,59 +332,11 @@ fn refuse_marked_file(file: RawFd) -> Result<()> {
     path.map_or(Ok(()), |path| refuse_marked(&path))
 }
 
-/// An open image on a server.
-struct Remote {
-    // Dropped first: the device is closed when no request can come.
-    requests: Mutex<Blocking>,
-    device: Arc<dyn Device>,
-}
-
-impl Remote {
-    fn requests(&self) -> MutexGuard<'_, Blocking> {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn read(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        let (first, span, skip) = blocks(&*self.device, offset, bytes.len())?;
-        if (skip, span) == (0, bytes.len()) {
-            return self.requests().read(first, bytes).map_err(io::Error::other);
-        }
-        let mut whole = vec![0; span];
-        self.requests().read(first, &mut whole).map_err(io::Error::other)?;
-        bytes.copy_from_slice(&whole[skip..skip + bytes.len()]);
-        Ok(())
-    }
-
-    fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let (first, span, skip) = blocks(&*self.device, offset, bytes.len())?;
-        let mut requests = self.requests();
-        if (skip, span) == (0, bytes.len()) {
-            return requests.write(first, bytes, false).map_err(io::Error::other);
-        }
-        let mut whole = vec![0; span];
-        requests.read(first, &mut whole).map_err(io::Error::other)?;
-        whole[skip..skip + bytes.len()].copy_from_slice(bytes);
-        requests.write(first, &whole, false).map_err(io::Error::other)
-    }
-}
-
 /// Where `len` bytes at `offset` of a partition lie on its disk.
 fn within(range: &Range<u64>, offset: u64, len: u64) -> io::Result<u64> {
     let at = range.start.checked_add(offset);
     let fits = |at: &u64| at.checked_add(len).is_some_and(|end| end <= range.end);
     at.filter(fits).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
-}
-
-/// The device's blocks that hold a range, and where the range begins in them.
-fn blocks(device: &dyn Device, offset: u64, len: usize) -> io::Result<(u64, usize, usize)> {
-    let geometry = device.geometry();
-    let block = u64::from(geometry.block);
-    let eof = || io::Error::from(io::ErrorKind::UnexpectedEof);
-    let end = offset.checked_add(len as u64).filter(|&end| end <= geometry.size).ok_or_else(eof)?;
-    let first = offset / block * block;
-    let span = end.next_multiple_of(block).min(geometry.size) - first;
-    let fits = |bytes: u64| usize::try_from(bytes).map_err(|_| eof());
-    Ok((first, fits(span)?, fits(offset - first)?))
 }
 
 impl ReadAt for Lower {
