@@ -95,13 +95,19 @@ fn a_hidden_volume_is_made_in_no_other_format() {
     assert!(fs::read(scratch.path("disk")).unwrap() == whole);
 }
 
-/// An image that ends before its volume, and one with something behind it.
-#[test]
-fn headers_are_replaced_in_an_image_that_ends_with_its_volume_only() {
+/// A volume, `disk`, and the backup of its headers, `saved`.
+fn volume_and_backup() -> Scratch {
     let scratch = Scratch::new();
     let format = ["format", "disk", "--type", "veracrypt", "--size", "1M", "--quick"];
     underseal(&scratch, &[&format[..], &FAST].concat(), OUTER);
     underseal(&scratch, &["header", "backup", "disk", "saved", "--type", "tcrypt"], b"");
+    scratch
+}
+
+/// An image that ends before its volume, and one with something behind it.
+#[test]
+fn headers_are_replaced_in_an_image_that_ends_with_its_volume_only() {
+    let scratch = volume_and_backup();
     scratch.file("new", HIDDEN);
     let volume = fs::read(scratch.path("disk")).unwrap();
     let change = ["keyslot", "change", "disk", "--type", "tcrypt", "--new-passphrase-file", "new"];
@@ -123,10 +129,7 @@ fn headers_are_replaced_in_an_image_that_ends_with_its_volume_only() {
 
 #[test]
 fn a_header_is_put_back_over_a_file_system_only_with_force() {
-    let scratch = Scratch::new();
-    let format = ["format", "disk", "--type", "veracrypt", "--size", "1M", "--quick"];
-    underseal(&scratch, &[&format[..], &FAST].concat(), OUTER);
-    underseal(&scratch, &["header", "backup", "disk", "saved", "--type", "tcrypt"], b"");
+    let scratch = volume_and_backup();
     let mut image = fs::read(scratch.path("disk")).unwrap();
     image[1080..1082].copy_from_slice(&[0x53, 0xef]);
     scratch.file("disk", &image);
@@ -137,10 +140,7 @@ fn a_header_is_put_back_over_a_file_system_only_with_force() {
 
 #[test]
 fn a_passphrase_is_changed_and_a_header_put_back() {
-    let scratch = Scratch::new();
-    let format = ["format", "disk", "--type", "veracrypt", "--size", "1M", "--quick"];
-    underseal(&scratch, &[&format[..], &FAST].concat(), OUTER);
-    underseal(&scratch, &["header", "backup", "disk", "saved", "--type", "tcrypt"], b"");
+    let scratch = volume_and_backup();
     assert_eq!(fs::read(scratch.path("saved")).unwrap().len(), 131_072);
     scratch.file("new", HIDDEN);
     let change = ["keyslot", "change", "disk", "--type", "tcrypt", "--new-passphrase-file", "new"];
