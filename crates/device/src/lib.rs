@@ -22,6 +22,7 @@
 //!   Mailbox, Wakeup  messages to a thread that waits in its ring, and its wakeup
 //!   Signal           signals another process's eventfd, without ever waiting
 //!   loops/           loop devices below and over a file
+//!   ReopenedFile     a file opened once more, for a header or a reencryption
 //!   RuntimeDirectory this user's directory of sockets and locks
 //!   UpdateLock       the lock of header updates on devices without locks
 //! ```

@@ -50,7 +50,7 @@ impl Header {
     /// the file, [`luks2::Header::begin_decryption`] takes the rest away.
     ///
     /// # Errors
-    /// Those of [`Header::read`] but for `NoHeader`.
+    /// The errors of [`Header::read`], except `NoHeader`.
     pub fn in_front(data: &(impl ReadAt + ?Sized), file: Option<&Path>) -> Result<Option<Self>> {
         let header = match Self::read(data) {
             Err(e) if e.kind() == ErrorKind::NoHeader => return Ok(None),

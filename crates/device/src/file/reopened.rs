@@ -11,7 +11,7 @@ use crate::Result;
 /// A device's file that is read through the page cache, and written with the device's checks: both
 /// fail once another program has made the file shorter, removed or replaced it.
 ///
-/// It has a separate position, flock and record of write-back errors.
+/// The file's position, flock and record of write-back errors are separate from the device's.
 pub struct ReopenedFile {
     shared: Arc<Shared>,
     file: File,
