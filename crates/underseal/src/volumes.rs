@@ -9,6 +9,7 @@
 //!   volumes/line      the four fields
 //!   volumes/device    crypttab's device names, as paths
 //!   volumes/options   the words of the fourth field, as options of `underseal open`
+//!   volumes/open_options   the options of `underseal open`, from the command line's definition
 //!   volumes/toml      a volume in a file of its own
 //!   volumes/file      reading, and the check of the files' owners
 //! ```
@@ -18,6 +19,7 @@
 mod device;
 mod file;
 mod line;
+mod open_options;
 mod options;
 #[cfg(test)]
 mod schema;

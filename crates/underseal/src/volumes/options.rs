@@ -1,10 +1,11 @@
-//! The words of the fourth field: crypttab's, and those for the exports.
+//! The words of the fourth field: crypttab's, and the options of `underseal open`.
 
 use underseal_datapath::Policy;
 use underseal_volume::DispatchFlags;
 
 use super::absolute;
 use super::line::plain;
+use super::open_options::{self, Kind};
 
 /// The options of a line.
 #[derive(Debug, Default)]
@@ -51,6 +52,16 @@ enum Means {
     Refused(&'static str),
 }
 
+/// The meaning of a word that is an option of `open`.
+fn of_open(word: &str) -> Option<Means> {
+    let (option, kind) = open_options::find(word)?;
+    Some(match kind {
+        Kind::Flag => Means::Flag(option),
+        Kind::Path => Means::Path(option),
+        _ => Means::Value(option),
+    })
+}
+
 fn meaning(word: &str) -> Option<Means> {
     use Means::*;
     Some(match word {
@@ -66,20 +77,13 @@ fn meaning(word: &str) -> Option<Means> {
         "bitlk" => Kind("bitlk"),
         "fvault2" => Kind("fvault2"),
         "loopaes" => Kind("loopaes"),
-        "cipher" => Value("cipher"),
-        "hash" => Value("hash"),
         "size" => Value("key-size"),
-        "sector-size" => Value("sector-size"),
         "offset" => Sectors("data-offset"),
-        "skip" => Value("skip"),
-        "header" => Path("header"),
-        "key-slot" | "keyslot" => Value("key-slot"),
-        "keyfile-offset" => Value("keyfile-offset"),
-        "keyfile-size" => Value("keyfile-size"),
+        "keyslot" => Value("key-slot"),
         "tpm2-device" | "fido2-device" | "pkcs11-uri" => Token,
         // Words about opening.
         "discard" => Flag("allow-discards"),
-        "readonly" | "read-only" => Flag("read-only"),
+        "readonly" => Flag("read-only"),
         "no-read-workqueue" => Dispatch(|flags| flags.no_read_workqueue = true),
         "no-write-workqueue" => Dispatch(|flags| flags.no_write_workqueue = true),
         "high-priority" => Dispatch(|flags| flags.high_priority = true),
@@ -96,32 +100,9 @@ fn meaning(word: &str) -> Option<Means> {
         "keyscript" => Refused("no program is run for a key"),
         "keyfile-erase" => Refused("a key file is not erased: the volume could not be opened again"),
         "try-empty-password" => Refused("an empty passphrase protects nothing"),
-        // Words about the exports.
         "nbd" => Nbd,
-        "ublk" => Flag("ublk"),
-        "ublk-id" => Value("ublk-id"),
-        "ublk-queues" => Value("ublk-queues"),
-        "fuse" => Path("fuse"),
-        "fuse-allow-root" => Flag("fuse-allow-root"),
-        "vhost-user" => Path("vhost-user"),
-        "vhost-user-queues" => Value("vhost-user-queues"),
         "policy" => Policy,
-        "metrics" => Value("metrics"),
-        "socket-mode" => Value("socket-mode"),
-        "socket-group" => Value("socket-group"),
-        "export-name" => Value("export-name"),
-        "tls-certificates" => Path("tls-certificates"),
-        "tls-verify-peer" => Flag("tls-verify-peer"),
-        "log-file" => Path("log-file"),
-        "direct" => Flag("direct"),
-        "hand-over" => Flag("hand-over"),
-        "no-lock" => Flag("no-lock"),
-        "no-sandbox" => Flag("no-sandbox"),
-        "integrity-no-journal" => Flag("integrity-no-journal"),
-        "header-digest" => Value("header-digest"),
-        "require-cipher" => Value("require-cipher"),
-        "require-integrity" => Value("require-integrity"),
-        _ => return None,
+        word => return of_open(word),
     })
 }
 

@@ -314,8 +314,11 @@ fn lines() -> impl Strategy<Value = String> {
 
 /// Files made of known keys, fitting and other values, and arbitrary text.
 fn files() -> impl Strategy<Value = String> {
-    let keys: Vec<_> =
-        super::toml::KEYS.iter().chain(super::toml::OWN).map(|(name, _)| (*name).to_owned()).collect();
+    let keys: Vec<_> = super::toml::OWN
+        .iter()
+        .map(|(name, _)| (*name).to_owned())
+        .chain(super::open_options::OPTIONS.iter().map(|(name, _)| (*name).to_owned()))
+        .collect();
     let key = prop_oneof![4 => prop::sample::select(keys), 1 => "\\PC{0,6}"];
     let value = prop_oneof![
         prop::sample::select(vec![

@@ -14,111 +14,10 @@ use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
 
+use super::open_options::{self, Kind, OPTIONS};
 use super::options::Options;
 use super::{At, Entry, Wrong, absolute, device};
 use crate::output::printable;
-
-/// The type of a key's value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// true or false: an option of `open` without a value.
-    Flag,
-    /// Text.
-    Text,
-    /// A number.
-    Number,
-    /// A number of bytes, or text with a unit.
-    Size,
-    /// An absolute path.
-    Path,
-    /// A mode: text, or an octal number.
-    Mode,
-    /// NBD endpoints.
-    Places,
-}
-
-/// The options of `open` that a file may have, by their names in the file.
-pub(super) const KEYS: &[(&str, Kind)] = &[
-    ("allow-discards", Kind::Flag),
-    ("allow-null", Kind::Flag),
-    ("allow-plaintext-tcp", Kind::Flag),
-    ("allow-public-metrics", Kind::Flag),
-    ("backup-header", Kind::Flag),
-    ("busy-poll", Kind::Number),
-    ("cipher", Kind::Text),
-    ("data-offset", Kind::Size),
-    ("data-size", Kind::Size),
-    ("description", Kind::Text),
-    ("direct", Kind::Flag),
-    ("export-name", Kind::Text),
-    ("fido2-device", Kind::Path),
-    ("fuse", Kind::Path),
-    ("fuse-allow-root", Kind::Flag),
-    ("fuse-no-cache", Kind::Flag),
-    ("fuse-no-io-uring", Kind::Flag),
-    ("fuse-threads", Kind::Number),
-    ("hand-over", Kind::Flag),
-    ("hash", Kind::Text),
-    ("header", Kind::Path),
-    ("header-digest", Kind::Text),
-    ("hidden", Kind::Flag),
-    ("hidden-key-file", Kind::Places),
-    ("hidden-passphrase-file", Kind::Path),
-    ("hidden-pim", Kind::Number),
-    ("integrity-no-journal", Kind::Flag),
-    ("integrity-recovery-mode", Kind::Flag),
-    ("iv-large-sectors", Kind::Flag),
-    ("key-size", Kind::Number),
-    ("key-slot", Kind::Number),
-    ("keyfile-offset", Kind::Size),
-    ("keyfile-size", Kind::Size),
-    ("log-file", Kind::Path),
-    ("max-connections", Kind::Number),
-    ("max-kdf-memory", Kind::Size),
-    ("max-kdf-time", Kind::Number),
-    ("metrics", Kind::Text),
-    ("nbd", Kind::Places),
-    ("no-lock", Kind::Flag),
-    ("no-sandbox", Kind::Flag),
-    ("no-token", Kind::Flag),
-    ("no-veracrypt", Kind::Flag),
-    ("offset-bytes", Kind::Size),
-    ("other-device", Kind::Places),
-    ("partition", Kind::Number),
-    ("passphrase-file", Kind::Path),
-    ("pim", Kind::Number),
-    ("pkcs11-module", Kind::Path),
-    ("policy", Kind::Text),
-    ("prf", Kind::Places),
-    ("protect-hidden", Kind::Flag),
-    ("read-only", Kind::Flag),
-    ("reencrypt", Kind::Text),
-    ("require-cipher", Kind::Text),
-    ("require-integrity", Kind::Text),
-    ("sector-size", Kind::Number),
-    ("simple-replies", Kind::Flag),
-    ("skip", Kind::Number),
-    ("socket-group", Kind::Text),
-    ("socket-mode", Kind::Mode),
-    ("system", Kind::Flag),
-    ("tag-cache", Kind::Size),
-    ("tls-certificates", Kind::Path),
-    ("tls-verify-peer", Kind::Flag),
-    ("token-id", Kind::Number),
-    ("token-only", Kind::Flag),
-    ("token-pin-file", Kind::Path),
-    ("token-type", Kind::Text),
-    ("tokens-first", Kind::Flag),
-    ("tpm2-device", Kind::Text),
-    ("type", Kind::Text),
-    ("ublk", Kind::Flag),
-    ("ublk-id", Kind::Number),
-    ("ublk-queues", Kind::Number),
-    ("vhost-user", Kind::Path),
-    ("vhost-user-queues", Kind::Number),
-    ("volume-key-file", Kind::Path),
-    ("volume-key-size", Kind::Number),
-];
 
 /// The keys that are no options of `open`, or mean more here.
 pub(super) const OWN: &[(&str, Kind)] = &[
@@ -174,8 +73,8 @@ struct File {
 
 impl File {
     fn add(&mut self, line: usize, key: &str, value: &DeValue<'_>) -> Result<(), String> {
-        let known = OWN.iter().chain(KEYS).find(|(name, _)| *name == key);
-        let &(name, kind) = known.ok_or_else(|| unknown(key))?;
+        let own = OWN.iter().copied().find(|(name, _)| *name == key);
+        let (name, kind) = own.or_else(|| open_options::find(key)).ok_or_else(|| unknown(key))?;
         let values = values(name, kind, value)?;
         let yes = matches!(values[..], [None]);
         let only = || values.first().cloned().flatten().unwrap_or_default();
@@ -251,7 +150,7 @@ fn article(value: &DeValue<'_>) -> String {
 
 /// Describes an unknown key.
 fn unknown(key: &str) -> String {
-    let names = OWN.iter().chain(KEYS).map(|(name, _)| *name);
+    let names = OWN.iter().map(|(name, _)| *name).chain(OPTIONS.iter().map(|(name, _)| *name));
     let near = names.map(|name| (strsim::jaro(key, name), name)).max_by(|a, b| a.0.total_cmp(&b.0));
     let shown = printable(key);
     match near {
