@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use underseal_cipher::SectorSize;
-use underseal_device::{Device, Extent, Geometry, LossHandler};
+use underseal_device::{Device, Extent, Geometry, LossHandler, SharedImage, each_below};
 use underseal_volume::{Guards, Segment, SegmentKind, Volume};
 
 use losses::ServerLosses;
@@ -184,15 +184,19 @@ impl Mapping {
         self.control.settings().layout.is_null
     }
 
-    /// Has the devices [release](Device::let_go) shared resources that other processes wait for,
+    /// Has the devices [release](SharedImage::let_go) shared resources that other processes wait for,
     /// after the last request.
     pub fn let_go(&self) {
-        self.devices.iter().for_each(|device| device.let_go());
+        self.each_shared_image(|image| image.let_go());
     }
 
-    /// Calls `act` when a device is [lost](Device::when_lost).
+    /// Calls `act` when a device is [lost](SharedImage::when_lost).
     pub fn when_lost(&self, act: LossHandler) {
-        self.devices.iter().for_each(|device| device.when_lost(act.clone()));
+        self.each_shared_image(|image| image.when_lost(act.clone()));
+    }
+
+    fn each_shared_image(&self, act: impl Fn(&dyn SharedImage)) {
+        each_below(&self.devices, |device| device.shared_image().into_iter().for_each(&act));
     }
 
     /// How requests are dispatched.

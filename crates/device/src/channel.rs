@@ -1,11 +1,8 @@
 //! The two traits of a lower device, and their types.
 
 use std::ops::Range;
-use std::sync::Arc;
 
-use crate::{
-    Buffer, Error, Geometry, IoKind, Result, Ring, RingToken, UpdateLock, Zone, ZoneAction, ZoneLimits,
-};
+use crate::{Buffer, Error, Geometry, IoKind, Result, Ring, RingToken, SharedImage, TagCheck, ZoneControl};
 
 /// A lower device: opened once, with a channel for each queue.
 pub trait Device: Send + Sync {
@@ -40,50 +37,10 @@ pub trait Device: Send + Sync {
     /// The device's name in the log and in errors.
     fn name(&self) -> &str;
 
-    /// The lock of updates that other programs may make at the same time. `None` for files and
-    /// block devices, which are locked themselves, and for devices that are opened for reading only
-    /// or have one user at a time.
-    fn update_lock(&self) -> Option<&Arc<UpdateLock>> {
-        None
-    }
-
-    /// True when the device compares the bytes that it reads with tags that it made when they were
-    /// written, and fails reads that do not match ([`Error::mismatch_at`]).
-    fn verifies(&self) -> bool {
-        false
-    }
-
-    /// Drops read bytes from memory, so that a check for damage reads the disk.
-    fn forget(&self) {}
-
-    /// Sets a callback for the device's loss: called once, when nothing can be read or written any
-    /// more until the device is opened again. The callback must not wait. Most devices never know
-    /// of their loss.
-    fn when_lost(&self, act: LossHandler) {
-        let _ = act;
-    }
-
-    /// Sets the pause of requests while a snapshot of a lower image is made. Most devices never
-    /// know of snapshots.
-    fn when_snapshot(&self, pause: Arc<dyn SnapshotPause>) {
-        let _ = pause;
-    }
-
-    /// Releases resources that other processes wait for, before the last reference is dropped: no
-    /// request is in flight, and no later one succeeds. Most devices have no resources of this
-    /// kind.
-    fn let_go(&self) {}
-
     /// True when acknowledged writes may be in this process's memory alone until a flush: they end
     /// with the process. (Those of a file are in the kernel's cache, and those of a server there.)
     fn holds_acknowledged(&self) -> bool {
         false
-    }
-
-    /// The number of bytes that are read at the moment without a comparison, since their tags are
-    /// still to be made, in a device that [verifies](Device::verifies).
-    fn unverified(&self) -> u64 {
-        0
     }
 
     /// Returns the extent at `offset`, allocated or a hole, which ends at or before `offset + len`.
@@ -94,40 +51,27 @@ pub trait Device: Send + Sync {
         Extent { len, hole: false }
     }
 
-    /// Returns the present state of up to `most` zones from `offset` on.
-    ///
-    /// # Errors
-    /// The system's; `ENOTTY` for a device that reports no zones.
-    fn report_zones(&self, offset: u64, most: usize) -> std::io::Result<Vec<Zone>> {
-        let _ = (offset, most);
-        Err(rustix::io::Errno::NOTTY.into())
+    /// The devices that this one lies on.
+    fn below(&self) -> Vec<&dyn Device> {
+        Vec::new()
     }
 
-    /// The limits on zones in use at a time.
-    fn zone_limits(&self) -> ZoneLimits {
-        ZoneLimits::default()
+    /// The device's zones, if it has any.
+    fn zone_control(&self) -> Option<&dyn ZoneControl> {
+        None
     }
 
-    /// Applies an action to the zones of a range, and waits for it.
-    ///
-    /// # Errors
-    /// As [`report_zones`](Device::report_zones).
-    fn act_on_zones(&self, action: ZoneAction, offset: u64, len: u64) -> std::io::Result<()> {
-        let _ = (action, offset, len);
-        Err(rustix::io::Errno::NOTTY.into())
+    /// The tags that the device compares with what it reads, if it has any: those that it made when
+    /// that was written.
+    fn tag_check(&self) -> Option<&dyn TagCheck> {
+        None
     }
-}
 
-/// A callback for the loss of a device.
-pub type LossHandler = Arc<dyn Fn() + Send + Sync>;
-
-/// Pauses requests while a snapshot is made.
-pub trait SnapshotPause: Send + Sync {
-    /// Stops writing and stores all written data. False: that failed, and requests continue.
-    fn begin(&self) -> bool;
-
-    /// Resumes requests after the snapshot.
-    fn end(&self);
+    /// The image that the device shares with other programs, if it is one. Files and block devices
+    /// are locked themselves, and never know of their loss.
+    fn shared_image(&self) -> Option<&dyn SharedImage> {
+        None
+    }
 }
 
 /// A run of the device that is allocated, or is not.

@@ -77,8 +77,8 @@ impl Device for DelayDevice {
         self.members[0].device.name()
     }
 
-    fn holds_acknowledged(&self) -> bool {
-        self.members.iter().any(|member| member.device.holds_acknowledged())
+    fn below(&self) -> Vec<&dyn Device> {
+        self.members.iter().map(|member| &*member.device).collect()
     }
 }
 

@@ -23,7 +23,9 @@ use rustix::io::Errno;
 
 use crate::losses::{FlushLosses, Sticky};
 use crate::ring::restrictions;
-use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result, Zone, ZoneAction, ZoneLimits};
+use crate::{
+    Channel, Device, Error, ErrorKind, Extent, Geometry, Result, Zone, ZoneAction, ZoneControl, ZoneLimits,
+};
 use channel::FileChannel;
 use cut::KnownSize;
 use expected::Expected;
@@ -238,6 +240,12 @@ impl Device for FileDevice {
         extents::extent(&self.shared.file, offset, len)
     }
 
+    fn zone_control(&self) -> Option<&dyn ZoneControl> {
+        self.geometry.zones.map(|_| self as &dyn ZoneControl)
+    }
+}
+
+impl ZoneControl for FileDevice {
     fn report_zones(&self, offset: u64, most: usize) -> std::io::Result<Vec<Zone>> {
         zones::report(&self.shared.file, offset, most)
     }

@@ -37,6 +37,7 @@
 
 mod arena;
 mod blocking;
+mod capability;
 mod channel;
 mod clock;
 mod delay;
@@ -64,7 +65,8 @@ mod window;
 
 pub use arena::{Arena, Buffer};
 pub use blocking::{Blocking, flush, keep_ring_for_flushes};
-pub use channel::{Channel, Device, Extent, Finished, Immediate, Io, LossHandler, SnapshotPause, Started};
+pub use capability::{LossHandler, SharedImage, SnapshotPause, TagCheck, ZoneControl, each_below};
+pub use channel::{Channel, Device, Extent, Finished, Immediate, Io, Started};
 pub use clock::monotonic;
 pub use delay::{DelayDevice, Delayed};
 pub use error::{Error, ErrorKind};

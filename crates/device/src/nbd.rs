@@ -96,7 +96,7 @@ use self::link::NbdLink;
 use self::socket::{HANDSHAKE_LIMIT, NbdSocket, connect_now};
 use crate::losses::{FlushLosses, Sticky};
 use crate::wakeup::Wakeup;
-use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result, UpdateLock};
+use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result, SharedImage, UpdateLock};
 
 pub use address::NbdAddress;
 pub use export_lock::lock_export;
@@ -207,6 +207,12 @@ impl NbdDevice {
     }
 }
 
+impl SharedImage for NbdDevice {
+    fn update_lock(&self) -> Option<&Arc<UpdateLock>> {
+        self.updates.as_ref()
+    }
+}
+
 impl Device for NbdDevice {
     fn geometry(&self) -> Geometry {
         let block = u64::from(self.shared.export.min_block);
@@ -252,8 +258,8 @@ impl Device for NbdDevice {
         &self.shared.name
     }
 
-    fn update_lock(&self) -> Option<&Arc<UpdateLock>> {
-        self.updates.as_ref()
+    fn shared_image(&self) -> Option<&dyn SharedImage> {
+        Some(self)
     }
 
     fn extent(&self, offset: u64, len: u64) -> Extent {

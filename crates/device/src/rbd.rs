@@ -54,7 +54,9 @@ use self::holder::LockHolderFile;
 use self::library::{Cluster, Image};
 use self::lock::lock;
 use crate::losses::{FlushLosses, Sticky};
-use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, LossHandler, Result, SnapshotPause};
+use crate::{
+    Channel, Device, Error, ErrorKind, Extent, Geometry, LossHandler, Result, SharedImage, SnapshotPause,
+};
 
 pub use address::RbdAddress;
 
@@ -354,32 +356,7 @@ impl Shared {
     }
 }
 
-impl Device for RbdDevice {
-    fn geometry(&self) -> Geometry {
-        let block = u64::from(BLOCK);
-        Geometry { size: self.shared.size() / block * block, ..self.shared.geometry }
-    }
-
-    fn refresh(&self) -> Result<u64> {
-        let unknown = |e: Errno| {
-            Error::new(ErrorKind::Open, format!("{}: cannot read its size", self.shared.name)).with_source(e)
-        };
-        let asking = self.shared.asking.lock().unwrap_or_else(PoisonError::into_inner);
-        self.shared.is_of(self.shared.with_image(Image::size).map_err(unknown)?);
-        drop(asking);
-        Ok(self.geometry().size)
-    }
-
-    fn channel(&self, depth: u32) -> Result<Box<dyn Channel>> {
-        let channel = RbdChannel::new(self.shared.clone(), depth)
-            .map_err(|e| Error::new(ErrorKind::Memory, "no event descriptor for a channel").with_source(e))?;
-        Ok(Box::new(Sticky::new(channel, self.shared.losses.clone())))
-    }
-
-    fn name(&self) -> &str {
-        &self.shared.name
-    }
-
+impl SharedImage for RbdDevice {
     fn let_go(&self) {
         // Closing takes time, during which a query for the size need not wait.
         let image = self.shared.image.write().unwrap_or_else(PoisonError::into_inner).take();
@@ -425,6 +402,37 @@ impl Device for RbdDevice {
         if self.shared.was_shut_out() {
             self.shared.tell();
         }
+    }
+}
+
+impl Device for RbdDevice {
+    fn geometry(&self) -> Geometry {
+        let block = u64::from(BLOCK);
+        Geometry { size: self.shared.size() / block * block, ..self.shared.geometry }
+    }
+
+    fn refresh(&self) -> Result<u64> {
+        let unknown = |e: Errno| {
+            Error::new(ErrorKind::Open, format!("{}: cannot read its size", self.shared.name)).with_source(e)
+        };
+        let asking = self.shared.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        self.shared.is_of(self.shared.with_image(Image::size).map_err(unknown)?);
+        drop(asking);
+        Ok(self.geometry().size)
+    }
+
+    fn channel(&self, depth: u32) -> Result<Box<dyn Channel>> {
+        let channel = RbdChannel::new(self.shared.clone(), depth)
+            .map_err(|e| Error::new(ErrorKind::Memory, "no event descriptor for a channel").with_source(e))?;
+        Ok(Box::new(Sticky::new(channel, self.shared.losses.clone())))
+    }
+
+    fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    fn shared_image(&self) -> Option<&dyn SharedImage> {
+        Some(self)
     }
 
     fn extent(&self, offset: u64, len: u64) -> Extent {

@@ -78,8 +78,8 @@ impl Device for StripeDevice {
         Geometry { size: self.layout.size(smallest).unwrap_or(self.geometry.size), ..self.geometry }
     }
 
-    fn holds_acknowledged(&self) -> bool {
-        self.members.iter().any(|member| member.holds_acknowledged())
+    fn below(&self) -> Vec<&dyn Device> {
+        self.members.iter().map(|member| &**member).collect()
     }
 
     fn refresh(&self) -> Result<u64> {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::{
-    Channel, Device, Error, ErrorKind, Extent, Finished, Geometry, Immediate, Io, LossHandler, LowerToken,
-    Result, Ring, RingToken, SnapshotPause, Started,
+    Channel, Device, Error, ErrorKind, Extent, Finished, Geometry, Immediate, Io, LowerToken, Result, Ring,
+    RingToken, Started, TagCheck,
 };
 
 /// A run of another device, with a fixed length.
@@ -45,28 +45,13 @@ impl Device for WindowDevice {
         self.inner.name()
     }
 
-    fn verifies(&self) -> bool {
-        self.inner.verifies()
+    fn below(&self) -> Vec<&dyn Device> {
+        vec![&*self.inner]
     }
 
-    fn forget(&self) {
-        self.inner.forget();
-    }
-
-    fn when_lost(&self, act: LossHandler) {
-        self.inner.when_lost(act);
-    }
-
-    fn when_snapshot(&self, pause: Arc<dyn SnapshotPause>) {
-        self.inner.when_snapshot(pause);
-    }
-
-    fn let_go(&self) {
-        self.inner.let_go();
-    }
-
-    fn holds_acknowledged(&self) -> bool {
-        self.inner.holds_acknowledged()
+    /// Reads of the run are compared where those of the whole are.
+    fn tag_check(&self) -> Option<&dyn TagCheck> {
+        self.inner.tag_check()
     }
 
     fn extent(&self, offset: u64, len: u64) -> Extent {

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use underseal_device::{
-    Blocking, Device, ExpectedBytes, FileDevice, NbdDevice, RbdDevice, ReopenedFile, Runs, lock_loop_file,
-    nbd, rbd,
+    Blocking, Device, ExpectedBytes, FileDevice, NbdDevice, RbdDevice, ReopenedFile, Runs, SharedImage,
+    lock_loop_file, nbd, rbd,
 };
 use underseal_integrity::Disk;
 use underseal_volume::reencrypt::DiskBlocks;
@@ -390,7 +390,8 @@ impl ReadAt for Lower {
             Kind::Part { of, .. } => return of.lock_within(to, patience),
             Kind::Remote(remote) => {
                 let remote = remote.get().map_err(refused)?;
-                let Some(updates) = remote.device.update_lock() else { return Ok(None) };
+                let updates = remote.device.shared_image().and_then(SharedImage::update_lock);
+                let Some(updates) = updates else { return Ok(None) };
                 let locked = |e: underseal_device::Error| {
                     underseal_volume::Error::new(underseal_volume::ErrorKind::Locked, e.to_string())
                 };

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use underseal_device::{Channel, Device, Finished, Geometry, Io, IoKind, LossHandler, SnapshotPause};
+use underseal_device::{Channel, Device, Finished, Geometry, Io, IoKind, TagCheck};
 
 use below::below;
 use channel::IntegrityChannel;
@@ -239,6 +239,21 @@ impl Device for IntegrityDevice {
         self.shared.data.name()
     }
 
+    /// The journal's section that fills, and tags that are not written yet, are in memory.
+    fn holds_acknowledged(&self) -> bool {
+        true
+    }
+
+    fn below(&self) -> Vec<&dyn Device> {
+        self.shared.meta.iter().chain([&self.shared.data]).map(|device| &**device).collect()
+    }
+
+    fn tag_check(&self) -> Option<&dyn TagCheck> {
+        Some(self)
+    }
+}
+
+impl TagCheck for IntegrityDevice {
     fn verifies(&self) -> bool {
         self.shared.core.handed_tags() == 0 && self.mode() != WriteMode::Recovery
     }
@@ -249,26 +264,6 @@ impl Device for IntegrityDevice {
 
     fn unverified(&self) -> u64 {
         self.shared.core.unverified()
-    }
-
-    /// The journal's section that fills, and tags that are not written yet, are in memory.
-    fn holds_acknowledged(&self) -> bool {
-        true
-    }
-
-    fn let_go(&self) {
-        self.shared.meta.iter().for_each(|meta| meta.let_go());
-        self.shared.data.let_go();
-    }
-
-    fn when_snapshot(&self, pause: Arc<dyn SnapshotPause>) {
-        self.shared.meta.iter().for_each(|meta| meta.when_snapshot(pause.clone()));
-        self.shared.data.when_snapshot(pause);
-    }
-
-    fn when_lost(&self, act: LossHandler) {
-        self.shared.meta.iter().for_each(|meta| meta.when_lost(act.clone()));
-        self.shared.data.when_lost(act);
     }
 }
 

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use underseal_device::{
-    Blocking, Device, FileDevice, Geometry, NbdDevice, OpenOptions, RbdDevice, ReopenedFile, UpdateLock, nbd,
-    rbd,
+    Blocking, Device, FileDevice, Geometry, NbdDevice, OpenOptions, RbdDevice, ReopenedFile, SharedImage,
+    UpdateLock, nbd, rbd,
 };
 use underseal_export::control::Directory;
 use underseal_volume::{ErrorKind, HeaderLock, LockTo, ReadAt, Target};
@@ -195,7 +195,7 @@ impl DeviceBytes {
     pub(crate) fn new(device: &dyn Device) -> Result<Self> {
         let Geometry { size, block, .. } = device.geometry();
         // A reencryption reads ahead in other threads.
-        let updates = device.update_lock().cloned();
+        let updates = device.shared_image().and_then(SharedImage::update_lock).cloned();
         Ok(Self { way: Mutex::new(Blocking::passed_on(device)?), size, block: block.into(), updates })
     }
 

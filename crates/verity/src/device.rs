@@ -6,8 +6,8 @@ use std::thread::{Builder, JoinHandle};
 
 use rustix::io::Errno;
 use underseal_device::{
-    Blocking, Channel, Device, Finished, Geometry, Immediate, Io, IoKind, LossHandler, ReplyReceiver, Ring,
-    RingToken, Started,
+    Blocking, Channel, Device, Finished, Geometry, Immediate, Io, IoKind, ReplyReceiver, Ring, RingToken,
+    Started, TagCheck,
 };
 
 use crate::cache::VerifiedBlocks;
@@ -192,24 +192,22 @@ impl Device for VerityDevice {
         self.shared.data.name()
     }
 
+    fn below(&self) -> Vec<&dyn Device> {
+        vec![&*self.shared.data, &*self.shared.hashes]
+    }
+
+    fn tag_check(&self) -> Option<&dyn TagCheck> {
+        Some(self)
+    }
+}
+
+impl TagCheck for VerityDevice {
     fn verifies(&self) -> bool {
         !self.shared.options.ignore_corruption
     }
 
     fn forget(&self) {
         self.shared.cache.clear();
-        self.shared.data.forget();
-        self.shared.hashes.forget();
-    }
-
-    fn when_lost(&self, act: LossHandler) {
-        self.shared.data.when_lost(act.clone());
-        self.shared.hashes.when_lost(act);
-    }
-
-    fn let_go(&self) {
-        self.shared.data.let_go();
-        self.shared.hashes.let_go();
     }
 }
 

@@ -6,6 +6,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
+use underseal_device::each_below;
+
 use super::Mapping;
 use crate::{Error, ErrorKind, Result};
 
@@ -17,7 +19,9 @@ impl Mapping {
     /// True when acknowledged writes end with this process until they are flushed; see
     /// [`Device::holds_acknowledged`](underseal_device::Device::holds_acknowledged).
     pub fn holds_acknowledged(&self) -> bool {
-        !self.read_only() && self.devices.iter().any(|device| device.holds_acknowledged())
+        let mut holds = false;
+        each_below(&self.devices, |device| holds |= device.holds_acknowledged());
+        holds && !self.read_only()
     }
 
     /// Notes that acknowledged writes of a client that goes on may be lost: every flush fails, and

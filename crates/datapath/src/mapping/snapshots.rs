@@ -22,7 +22,7 @@ impl Mapping {
     /// reports snapshots.
     pub fn pause_for_snapshots(self: &Arc<Self>) {
         let pause: Arc<dyn SnapshotPause> = Arc::new(SnapshotGate(Arc::downgrade(self)));
-        self.devices.iter().for_each(|device| device.when_snapshot(pause.clone()));
+        self.each_shared_image(|image| image.when_snapshot(pause.clone()));
     }
 
     /// Waits for requests in flight and flushes within `limit`; on a timeout the volume runs on.

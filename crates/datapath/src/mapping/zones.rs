@@ -19,7 +19,7 @@ impl Mapping {
 
     /// The limits on zones in use at a time.
     pub fn zone_limits(&self) -> ZoneLimits {
-        self.zoned().map_or_else(ZoneLimits::default, |(device, _)| device.zone_limits())
+        self.zoned().and_then(|(device, _)| Some(device.zone_control()?.zone_limits())).unwrap_or_default()
     }
 
     /// Returns the current state of up to `most` zones from `offset` on, none beyond the end. Asks
@@ -32,7 +32,7 @@ impl Mapping {
         if offset >= self.size() {
             return Ok(Vec::new());
         }
-        let mut zones = device.report_zones(lower + offset, most)?;
+        let mut zones = device.zone_control().ok_or_else(without)?.report_zones(lower + offset, most)?;
         zones.retain(|zone| zone.start >= lower && zone.start - lower < self.size());
         for zone in &mut zones {
             zone.start -= lower;
@@ -55,7 +55,7 @@ impl Mapping {
         if offset.checked_add(len).is_none_or(|end| end > self.size()) {
             return Err(Errno::INVAL.into());
         }
-        device.act_on_zones(action, lower + offset, len)
+        device.zone_control().ok_or_else(without)?.act_on_zones(action, lower + offset, len)
     }
 
     /// The volume's only device, and the volume's first byte on it.

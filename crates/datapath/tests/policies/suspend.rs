@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use underseal_cipher::SectorSize;
 use underseal_datapath::ErrorKind;
-use underseal_device::{Channel, Device, Geometry, RamDevice, SnapshotPause};
+use underseal_device::{Channel, Device, Geometry, RamDevice, SharedImage, SnapshotPause};
 use underseal_device_lab::RecorderDevice;
 
 use super::*;
@@ -113,6 +113,12 @@ impl Device for Snapshotted {
         self.below.name()
     }
 
+    fn shared_image(&self) -> Option<&dyn SharedImage> {
+        Some(self)
+    }
+}
+
+impl SharedImage for Snapshotted {
     fn when_snapshot(&self, pause: Arc<dyn SnapshotPause>) {
         *self.pause.lock().unwrap() = Some(pause);
     }

@@ -4,8 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use underseal_device::{
-    Channel, Device, Extent, Finished, Geometry, Immediate, Io, LossHandler, Result, Ring, RingToken,
-    SnapshotPause, Started,
+    Channel, Device, Extent, Finished, Geometry, Immediate, Io, Result, Ring, RingToken, Started,
 };
 
 use crate::overlay::SectorMap;
@@ -37,16 +36,8 @@ impl Device for ReplayedDevice {
         self.below.name()
     }
 
-    fn let_go(&self) {
-        self.below.let_go();
-    }
-
-    fn when_snapshot(&self, pause: Arc<dyn SnapshotPause>) {
-        self.below.when_snapshot(pause);
-    }
-
-    fn when_lost(&self, act: LossHandler) {
-        self.below.when_lost(act);
+    fn below(&self) -> Vec<&dyn Device> {
+        vec![&*self.below]
     }
 
     fn extent(&self, _offset: u64, len: u64) -> Extent {

@@ -14,7 +14,7 @@ use memory::Memory;
 use strict::Strict;
 use underseal_device::{
     Blocking, Channel, Device, ErrorKind, Finished, Geometry, Immediate, Io, RamDevice, Ring, RingToken,
-    Started,
+    Started, TagCheck,
 };
 use underseal_device_lab::{Fault, FaultDevice, Rule, TaggedDevice};
 use underseal_integrity::{
