@@ -59,7 +59,7 @@ impl Image {
             writable,
             info,
             keyslot: None,
-            turn: ImageLock::new(),
+            turn: ImageLock::new(writable),
             guards: Guards::default(),
             _reencryption: reencryption,
         }

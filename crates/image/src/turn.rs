@@ -21,7 +21,9 @@ thread_local! {
 
 /// Lets reads run side by side, and a write alone.
 pub(crate) struct ImageLock {
-    lock: RwLock<()>,
+    /// None for a read-only image, whose reads need not wait for each other: counting them would
+    /// cost threads on several processors more than the lock is worth.
+    lock: Option<RwLock<()>>,
     /// The process with the threads that hold the lock. A child of a fork would wait for them for
     /// ever.
     process: u32,
@@ -36,23 +38,23 @@ pub(crate) struct RunningCall<G> {
 }
 
 impl ImageLock {
-    pub(crate) fn new() -> Self {
-        Self { lock: RwLock::default(), process: process::id() }
+    pub(crate) fn new(writable: bool) -> Self {
+        Self { lock: writable.then(RwLock::default), process: process::id() }
     }
 
     /// Waits for writes of other threads. A child of a fork needs no lock: it writes nothing.
     pub(crate) fn to_read(&self) -> Result<RunningCall<Option<RwLockReadGuard<'_, ()>>>> {
         let _inside = self.enter()?;
-        let lock = self.refuse_child().is_ok().then_some(&self.lock);
+        let lock = self.lock.as_ref().filter(|_| self.refuse_child().is_ok());
         let _guard = lock.map(|lock| lock.read().unwrap_or_else(PoisonError::into_inner));
         Ok(RunningCall { _guard, _inside, _traces: RequestTraces })
     }
 
     /// Waits for all requests of other threads. Refuses a child of a fork.
-    pub(crate) fn to_write(&self) -> Result<RunningCall<RwLockWriteGuard<'_, ()>>> {
+    pub(crate) fn to_write(&self) -> Result<RunningCall<Option<RwLockWriteGuard<'_, ()>>>> {
         self.refuse_child()?;
         let _inside = self.enter()?;
-        let _guard = self.lock.write().unwrap_or_else(PoisonError::into_inner);
+        let _guard = self.lock.as_ref().map(|lock| lock.write().unwrap_or_else(PoisonError::into_inner));
         Ok(RunningCall { _guard, _inside, _traces: RequestTraces })
     }
 

@@ -1,8 +1,8 @@
 //! An unlocked image.
 
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
 
+use arc_swap::ArcSwapOption;
 use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -11,6 +11,7 @@ use zeroize::Zeroizing;
 
 use crate::error::exception;
 use crate::file::PythonDevice;
+use crate::lock;
 
 /// Opens an image at a path or address, or on a file object. `options` are the facade's, by name.
 #[pyfunction]
@@ -60,7 +61,7 @@ pub(crate) fn open(
         }
     });
     let image = opened.map_err(|e| exception(&e))?;
-    Ok(Image { open: RwLock::new(Some(Arc::new(image))) })
+    Ok(Image { open: ArcSwapOption::from_pointee(image) })
 }
 
 /// Keeps this process's memory out of core dumps.
@@ -73,13 +74,16 @@ pub(crate) fn protect_process() -> PyResult<()> {
 /// calls fail.
 #[pyclass(frozen, module = "underseal._underseal")]
 pub(crate) struct Image {
-    open: RwLock<Option<Arc<underseal_image::Image>>>,
+    open: ArcSwapOption<underseal_image::Image>,
 }
 
 impl Image {
-    fn get(&self) -> PyResult<Arc<underseal_image::Image>> {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        open.clone().ok_or_else(|| PyValueError::new_err("I/O operation on a closed volume"))
+    /// Calls with the image, unless it is closed.
+    fn with<T>(&self, call: impl FnOnce(&underseal_image::Image) -> PyResult<T>) -> PyResult<T> {
+        match &*self.open.load() {
+            Some(image) => call(image),
+            None => Err(PyValueError::new_err("I/O operation on a closed volume")),
+        }
     }
 }
 
@@ -93,67 +97,65 @@ const MAX_READ: u64 = 1 << 31;
 impl Image {
     #[getter]
     fn size(&self) -> PyResult<u64> {
-        Ok(self.get()?.size())
+        self.with(|image| Ok(image.size()))
     }
 
     #[getter]
     fn sector_size(&self) -> PyResult<usize> {
-        Ok(self.get()?.sector_size())
+        self.with(|image| Ok(image.sector_size()))
     }
 
     #[getter]
     fn writable(&self) -> PyResult<bool> {
-        Ok(self.get()?.is_writable())
+        self.with(|image| Ok(image.is_writable()))
     }
 
     #[getter]
     fn keyslot(&self) -> PyResult<Option<u32>> {
-        Ok(self.get()?.keyslot())
+        self.with(|image| Ok(image.keyslot()))
     }
 
     #[getter]
     fn info_json(&self) -> PyResult<String> {
-        Ok(self.get()?.info_json().to_owned())
+        self.with(|image| Ok(image.info_json().to_owned()))
     }
 
     fn segments(&self) -> PyResult<Vec<SegmentFields>> {
-        let segments = self.get()?.segments().into_iter();
+        let segments = self.with(|image| Ok(image.segments()))?.into_iter();
         Ok(segments.map(|s| (s.range.start, s.range.end - s.range.start, s.lower, s.kind)).collect())
     }
 
     /// Reads up to `length` bytes at `offset`; fewer at the end of the volume only.
     fn read_at<'py>(&self, py: Python<'py>, offset: u64, length: u64) -> PyResult<Bound<'py, PyBytes>> {
-        let image = self.get()?;
-        let length = length.min(image.size().saturating_sub(offset));
-        if length > MAX_READ {
-            return Err(PyOverflowError::new_err(format!("one read is of at most {MAX_READ} bytes")));
-        }
-        let length = usize::try_from(length).map_err(|e| PyOverflowError::new_err(e.to_string()))?;
-        PyBytes::new_with(py, length, |bytes| {
-            py.detach(|| image.read_at(offset, bytes)).map(drop).map_err(|e| exception(&e))
+        self.with(|image| {
+            let length = length.min(image.size().saturating_sub(offset));
+            if length > MAX_READ {
+                return Err(PyOverflowError::new_err(format!("one read is of at most {MAX_READ} bytes")));
+            }
+            let length = usize::try_from(length).map_err(|e| PyOverflowError::new_err(e.to_string()))?;
+            PyBytes::new_with(py, length, |bytes| {
+                lock::released(py, || image.read_at(offset, bytes)).map(drop).map_err(|e| exception(&e))
+            })
         })
     }
 
     /// Writes all of `data` at `offset`.
     fn write_at(&self, py: Python<'_>, offset: u64, data: &[u8]) -> PyResult<()> {
-        let image = self.get()?;
         // `bytes` do not change, and the caller holds a reference to them.
-        py.detach(|| image.write_at(offset, data)).map_err(|e| exception(&e))
+        self.with(|image| lock::released(py, || image.write_at(offset, data)).map_err(|e| exception(&e)))
     }
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
-        let image = self.get()?;
-        py.detach(|| image.flush()).map_err(|e| exception(&e))
+        self.with(|image| py.detach(|| image.flush()).map_err(|e| exception(&e)))
     }
 
     fn discard(&self, py: Python<'_>, offset: u64, length: u64) -> PyResult<()> {
-        let image = self.get()?;
-        py.detach(|| image.discard(offset, length)).map_err(|e| exception(&e))
+        self.with(|image| py.detach(|| image.discard(offset, length)).map_err(|e| exception(&e)))
     }
 
     /// Closes the image. Its key is wiped when calls of other threads have ended.
     fn close(&self, py: Python<'_>) {
-        let image = self.open.write().unwrap_or_else(PoisonError::into_inner).take();
+        let image = self.open.swap(None);
         py.detach(move || drop(image));
     }
 }

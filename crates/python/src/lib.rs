@@ -6,6 +6,7 @@
 //!   _underseal (this crate)        image.rs: Image   header.rs: Header, VolumeKey
 //!        |                         object.rs: a file object as device
 //!        |                         error.rs: error kinds as Python exceptions
+//!        |                         lock.rs: calls without Python's global lock
 //!        |                         whole.rs: reencrypt, format_veracrypt
 //!   underseal_image
 //! ```
@@ -18,6 +19,7 @@ mod error;
 mod file;
 mod header;
 mod image;
+mod lock;
 mod object;
 mod whole;
 
@@ -27,6 +29,7 @@ use pyo3::prelude::*;
 fn _underseal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     error::register(module)?;
+    lock::start(module.py())?;
     module.add_class::<image::Image>()?;
     module.add_class::<header::Header>()?;
     module.add_class::<header::VolumeKey>()?;
