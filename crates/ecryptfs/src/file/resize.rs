@@ -32,18 +32,23 @@ impl OpenFile {
 
     fn cut(&self, sealed: &mut EncryptedFile, len: u64) -> Result<(), FsError> {
         let old = sealed.size();
+        let (extent, mut before) = (len / EXTENT_BYTES, OldExtents::default());
         if len < old && !len.is_multiple_of(EXTENT_BYTES) {
             // The rest of a longer file's extent is removed from the lower file, too.
-            let extent = len / EXTENT_BYTES;
-            let (mut run, mut before) = ([0; EXTENT], OldExtents::default());
+            let mut run = [0; EXTENT];
             self.read_for_patch(sealed, extent, old, &mut run)?;
             before.keep(extent, &run);
             run[to_usize(len % EXTENT_BYTES)..].fill(0);
             sealed.contents.encrypt(extent, &mut run);
             self.write_all_extents(sealed, extent, &run, &before)?;
         }
+        let put_back = |sealed: &EncryptedFile| {
+            if !len.is_multiple_of(EXTENT_BYTES) {
+                self.put_back(sealed, extent, EXTENT, &before);
+            }
+        };
         if len < old {
-            self.set_size(sealed, len)?;
+            self.set_size(sealed, len).inspect_err(|_| put_back(sealed))?;
         } else {
             // The times change even without a change of the size.
             let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
@@ -56,8 +61,15 @@ impl OpenFile {
         // Room reserved behind the end is released, too.
         let there = lower_size(&fstat(self)?);
         if there >= lower {
-            if len < old && there > lower && sealed.header.place() == HeaderLocation::File {
-                write_back_header(self)?;
+            if len < old
+                && there > lower
+                && sealed.header.place() == HeaderLocation::File
+                && let Err(e) = self.syncs().write_back(|| write_back_header(self))
+            {
+                // The lower file has all its bytes still.
+                self.set_size(sealed, old)?;
+                put_back(sealed);
+                return Err(e.into());
             }
             ftruncate(self, lower)?;
         }

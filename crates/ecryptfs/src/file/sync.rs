@@ -43,15 +43,27 @@ impl Syncs {
         match done {
             Ok(()) if whole => drop(self.durable.fetch_max(sizes, SeqCst)),
             Ok(()) => {}
-            Err(e) => {
-                self.reason.store(e.raw_os_error(), SeqCst);
-                self.losses.fetch_add(1, SeqCst);
-            }
+            Err(e) => self.lose(e),
         }
         drop(running);
         // A concurrent sync may have received an error that concerns both.
         drop(self.running.write());
         done
+    }
+
+    /// Writes a part of the file back, and waits for the disk. Its error may be that of another
+    /// part, which no fsync would get any more: it is counted, and the part is written once more.
+    ///
+    /// Fails with the second error.
+    pub(super) fn write_back(&self, write: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+        let _running = self.running.read().unwrap_or_else(PoisonError::into_inner);
+        let lost = |e: &Errno| self.lose(*e);
+        write().inspect_err(lost).or_else(|_| write().inspect_err(lost))
+    }
+
+    fn lose(&self, e: Errno) {
+        self.reason.store(e.raw_os_error(), SeqCst);
+        self.losses.fetch_add(1, SeqCst);
     }
 }
 

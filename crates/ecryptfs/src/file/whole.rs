@@ -72,7 +72,7 @@ impl OpenFile {
     }
 
     /// Writes the first `len` bytes of an extent as they were before.
-    fn put_back(&self, sealed: &EncryptedFile, extent: u64, len: usize, old: &OldExtents) {
+    pub(super) fn put_back(&self, sealed: &EncryptedFile, extent: u64, len: usize, old: &OldExtents) {
         if extent >= sealed.size().div_ceil(EXTENT_BYTES) {
             return;
         }

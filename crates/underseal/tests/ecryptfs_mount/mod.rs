@@ -15,6 +15,7 @@
 //!   process.rs   what the process leaves: its start folder, its number, mounts elsewhere
 //!   limits.rs    limits of files' sizes that end inside of an extent
 //!   over.rs      mounted over the lower folder itself
+//!   lost_writes.rs   a disk that loses bytes after they were written
 //!   crash.rs     killed in the middle of writes
 //!   users.rs     mounted by a user, by root for users; ecryptfs-utils's ~/.Private
 //! ```
@@ -28,6 +29,7 @@ mod damage;
 mod growth;
 mod limits;
 mod long_names;
+mod lost_writes;
 pub(crate) mod mounted;
 mod options;
 mod over;

@@ -1,53 +1,15 @@
 //! Disks that lose bytes of a tree after they were written.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
 
-use crate::support::mounts::{Loop, Mount, cannot_mount, skip};
+use crate::support::mounts::{cannot_mount, skip};
+use crate::support::thin_disk::ThinDisk;
 use crate::support::volume::underseal;
-use crate::support::{Scratch, output, run, tool};
+use crate::support::{Scratch, run, tool};
 
 const LARGE: usize = 20 << 20;
-
-/// A disk that is full for a moment. Another program gets the error of the write-back first.
-struct ThinDisk {
-    // Dropped in this order.
-    tree: Mount,
-    _device: Loop,
-    disk: Mount,
-}
-
-impl ThinDisk {
-    fn new(scratch: &Scratch) -> Self {
-        let disk = Mount::tmpfs(&scratch.path("disk"), 60 << 20);
-        let image = disk.directory().join("image");
-        File::create(&image).unwrap().set_len(300 << 20).unwrap();
-        run(tool("mkfs.ext4")
-            .args(["-q", "-F", "-O", "^has_journal"])
-            .arg("-E")
-            .arg("nodiscard")
-            .arg(&image));
-        let device = Loop::attach(&image, &[]);
-        let tree = Mount::new(device.device(), &scratch.path("tree"), &["-o", "errors=continue"]);
-        Self { tree, _device: device, disk }
-    }
-
-    /// Fills the disk while `act` runs.
-    fn is_full_during(&self, act: impl FnOnce()) {
-        let ballast = self.disk.directory().join("ballast");
-        let mut file = File::create(&ballast).unwrap();
-        while file.write_all(&[0; 4096]).is_ok() {}
-        act();
-        fs::remove_file(ballast).unwrap();
-    }
-
-    /// Has another program sync the tree, and get the error.
-    fn sync(&self) {
-        let synced = output(tool("sync").arg("-f").arg(self.tree.directory()));
-        assert!(!synced.status.success(), "the disk is full: {synced:?}");
-    }
-}
 
 /// Starts a command that reads an archive from stdin.
 fn started(command: &mut Command) -> Child {

@@ -20,6 +20,7 @@ pub(crate) mod nbd;
 pub(crate) mod scratch;
 pub(crate) mod server;
 pub(crate) mod terminal;
+pub(crate) mod thin_disk;
 pub(crate) mod tools;
 pub(crate) mod trees;
 pub(crate) mod volume;
