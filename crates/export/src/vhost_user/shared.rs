@@ -17,6 +17,8 @@ use vm_memory::{FileOffset, MmapRegion};
 
 use super::broken;
 
+/// The magic number of hugetlbfs (linux/magic.h).
+const HUGETLBFS: rustix::fs::FsWord = 0x958458f6;
 /// The most mappings at a time, of all servers of the process.
 const MOST: usize = 1024;
 
@@ -102,6 +104,13 @@ pub(super) fn map(
     if FileType::from_raw_mode(stat.st_mode).is_file() && end > u64::try_from(stat.st_size).unwrap_or(0) {
         return Err(failed(format!("its file ends before byte {end}")));
     }
+    let file_system = rustix::fs::fstatfs(&file).map_err(|e| failed(e.to_string()))?;
+    let page = file_system.f_bsize as u64;
+    // The kernel maps whole huge pages: the handler could not replace a part of one, nor could the
+    // mapping be taken away again.
+    if file_system.f_type == HUGETLBFS && !(offset.is_multiple_of(page) && end.is_multiple_of(page)) {
+        return Err(failed(format!("its file has pages of {page} bytes, and a part of one is no region")));
+    }
     listen().map_err(|e| failed(e.to_string()))?;
     let mapped =
         MmapRegion::from_file(FileOffset::new(file, offset), len).map_err(|e| failed(e.to_string()))?;
@@ -167,6 +176,24 @@ extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, _context: *m
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_of_a_huge_page_is_not_mapped() {
+        use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+        let file = match memfd_create("huge", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB) {
+            Ok(file) => File::from(file),
+            Err(e) => {
+                return underseal_testing::skip("a_part_of_a_huge_page", &format!("no huge pages: {e}"));
+            }
+        };
+        let page = rustix::fs::fstatfs(&file).unwrap().f_bsize as u64;
+        ftruncate(&file, 2 * page).unwrap();
+        for (offset, len) in [(0, 4096), (page, 4096)] {
+            let refused = map(file.try_clone().unwrap(), offset, len, "memory").err().unwrap();
+            assert!(refused.to_string().contains(&format!("pages of {page} bytes")), "{refused}");
+        }
+    }
 
     #[test]
     fn a_start_is_never_seen_with_the_length_of_another_mapping() {

@@ -1,9 +1,12 @@
 //! Messages and memory that make no sense: the front end is cut off or its ring stopped, and the
 //! next one is served.
 
+use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use vhost::VhostBackend;
 use vhost::vhost_user::VhostUserFrontend;
 use vm_memory::MmapRegion;
@@ -12,7 +15,7 @@ use crate::support::Scratch;
 use crate::support::tools::{PATIENCE, wait_until, within};
 use crate::support::volume::Volume;
 use crate::vhost_user::disk::serve;
-use crate::vhost_user::front::{Front, GUEST, OUT, data};
+use crate::vhost_user::front::{Front, GUEST, MEMORY, NEXT, OUT, SPARE, WRITE, data, guest, request};
 use crate::vhost_user::hostile::still_serves;
 
 #[test]
@@ -130,6 +133,46 @@ fn memory_that_is_cut_short_stops_its_ring_and_nothing_else() {
         assert_eq!(nbd.read(0, 4096).unwrap(), [4; 4096], "what was not there was not written");
     }
     drop(nbd);
+    still_serves(&server, &socket);
+    server.stop();
+}
+
+#[test]
+fn a_range_is_not_zeroed_whose_numbers_are_in_memory_that_is_gone() {
+    const WRITE_ZEROES: u32 = 13;
+    let scratch = Scratch::new();
+    let volume = Volume::luks2(&scratch, "48M");
+    let (server, socket) = serve(&volume, &[]);
+    let mut nbd = crate::support::nbd::Client::connect(&server.socket()).unwrap();
+    nbd.write(0, &[4; 65536]).unwrap();
+    let mut front = Front::connect(&socket);
+    let file = File::from(memfd_create("more", MemfdFlags::CLOEXEC).unwrap());
+    ftruncate(&file, 4096).unwrap();
+    let more = vhost::VhostUserMemoryRegionInfo {
+        guest_phys_addr: GUEST + MEMORY as u64,
+        memory_size: 4096,
+        userspace_addr: 4096,
+        mmap_offset: 0,
+        mmap_handle: file.as_raw_fd(),
+    };
+    front.link.set_mem_table(&[front.region(), more]).unwrap();
+    let before = server.log().len();
+    // The number of the first sector is in the other file, and their count here.
+    let (count, status) = (SPARE + 16, SPARE + 32);
+    front.put(SPARE, &request(WRITE_ZEROES, 0));
+    front.put(count, &[128_u32.to_le_bytes(), [0; 4]].concat());
+    front.describe(0, guest(SPARE), 16, NEXT, 1);
+    front.describe(1, more.guest_phys_addr, 8, NEXT, 2);
+    front.describe(2, guest(count), 8, NEXT, 3);
+    front.describe(3, guest(status), 1, WRITE, 0);
+    front.put(status, &[0xff]);
+    ftruncate(&file, 0).unwrap();
+    front.offer(0);
+    let told = || server.log()[before..].contains("cut short");
+    wait_until("the ring is stopped", PATIENCE, told);
+    assert_eq!(nbd.read(0, 65536).unwrap(), [4; 65536], "sectors 0 to 127 were not meant");
+    assert_eq!(front.get(status, 1), [0xff]);
+    drop((front, nbd));
     still_serves(&server, &socket);
     server.stop();
 }

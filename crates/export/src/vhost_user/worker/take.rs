@@ -43,6 +43,10 @@ impl Worker {
         let mut data = self.spare.pop().unwrap_or_default();
         self.ring.follow(ram, head, &mut data)?;
         let Request { operation, status, writable } = parse(ram, &mut data, self.mapping.discards())?;
+        // What was read of memory that is gone since is no request of the front end's.
+        if self.is_lost() {
+            return Err(Malformed::Lost.into());
+        }
         let cookie = PendingRequest { head, status, writable, data };
         match operation {
             Ok(Operation::GetId) => {
