@@ -40,6 +40,7 @@ mod channel;
 mod holder;
 mod library;
 mod lock;
+mod ownership;
 mod quiet;
 mod snapshots;
 
@@ -53,6 +54,7 @@ use self::channel::RbdChannel;
 use self::holder::LockHolderFile;
 use self::library::{Cluster, Image};
 use self::lock::lock;
+use self::ownership::LockOwnership;
 use crate::losses::{FlushLosses, Sticky};
 use crate::{
     Channel, Device, Error, ErrorKind, Extent, Geometry, LossHandler, Result, SharedImage, SnapshotPause,
@@ -85,6 +87,8 @@ struct Shared {
     image: RwLock<Option<Image>>,
     /// The file that names this process as the lock's owner.
     holder: Mutex<Option<LockHolderFile>>,
+    /// `None` for an image that is only read, or has no lock.
+    ownership: Option<LockOwnership>,
     name: String,
     /// The geometry, with the size at the opening.
     geometry: Geometry,
@@ -127,13 +131,15 @@ impl RbdDevice {
             move |e: Errno| Error::new(ErrorKind::Open, format!("{name}: {what}")).with_source(e)
         };
         let features = image.features().map_err(failed("its features cannot be read"))?;
-        let mut holder = None;
+        let (mut holder, mut ownership) = (None, None);
         if !read_only {
             only_as_asked(&image, address)?;
             if features & EXCLUSIVE_LOCK == 0 {
                 log::warn!("{name}: the image has no exclusive lock: nothing keeps a second writer away");
             } else {
                 holder = lock(&image, &name, holders)?;
+                let unknown = failed("the owner of its lock cannot be read");
+                ownership = Some(LockOwnership::new(&image).map_err(unknown)?);
             }
         }
         if !address.is_snapshot() {
@@ -155,6 +161,7 @@ impl RbdDevice {
         let shared = Shared {
             image: RwLock::new(Some(image)),
             holder: Mutex::new(holder),
+            ownership,
             losses: Arc::new(FlushLosses::new(&name)),
             name,
             geometry,

@@ -18,6 +18,8 @@ const BEYOND: Errno = Errno::OVERFLOW;
 struct Request {
     slot: u32,
     io: Io,
+    /// The time at which the lock was this client's.
+    sent: u64,
     to: Arc<ReplySender<ImageCompletion>>,
 }
 
@@ -26,6 +28,7 @@ struct Request {
 struct ImageCompletion {
     slot: u32,
     io: Io,
+    sent: u64,
     result: i64,
 }
 
@@ -35,8 +38,8 @@ impl ImageRequest for Request {
     }
 
     fn over(self: Box<Self>, result: i64) {
-        let Self { slot, io, to } = *self;
-        to.send(ImageCompletion { slot, io, result });
+        let Self { slot, io, sent, to } = *self;
+        to.send(ImageCompletion { slot, io, sent, result });
     }
 }
 
@@ -52,7 +55,7 @@ impl RbdChannel {
     }
 
     /// Gives a request to librbd, unless this client was shut out.
-    fn hand_over(&self, request: Box<Request>) -> std::result::Result<(), (Box<Request>, Errno)> {
+    fn hand_over(&self, mut request: Box<Request>) -> std::result::Result<(), (Box<Request>, Errno)> {
         if self.shared.was_shut_out() {
             return Err((request, Errno::SHUTDOWN));
         }
@@ -63,7 +66,14 @@ impl RbdChannel {
             return Err((request, BEYOND));
         }
         match &*self.shared.image.read().unwrap_or_else(PoisonError::into_inner) {
-            Some(image) => image.start(request),
+            Some(image) => {
+                match self.shared.ownership.as_ref().map(|ownership| ownership.prove(image)) {
+                    Some(Ok(now)) => request.sent = now,
+                    Some(Err(errno)) => return Err((request, errno)),
+                    None => {}
+                }
+                image.start(request)
+            }
             None => Err((request, Errno::BADF)),
         }
     }
@@ -121,7 +131,7 @@ impl Channel for RbdChannel {
             // The machines of the cluster have the caches.
             return Started::Finished(Finished::bare(slot, Ok(())));
         }
-        let request = Box::new(Request { slot, io, to: self.awaited.replies() });
+        let request = Box::new(Request { slot, io, sent: 0, to: self.awaited.replies() });
         if let Err((request, errno)) = self.hand_over(request) {
             let (kind, (offset, _)) = (request.io.kind(), request.io.extent());
             return Started::Finished(Finished::of(
@@ -140,8 +150,11 @@ impl Channel for RbdChannel {
     }
 
     fn woken(&mut self, ring: &mut Ring, token: RingToken, _result: i32, over: &mut Vec<Finished>) {
-        for ImageCompletion { slot, io, result } in self.awaited.woken(ring, token) {
+        for ImageCompletion { slot, io, sent, result } in self.awaited.woken(ring, token) {
             let outcome = outcome(&self.shared, &io, result);
+            if let (Some(ownership), Ok(())) = (&self.shared.ownership, &outcome) {
+                ownership.was_carried_out(sent);
+            }
             over.push(Finished::of(slot, io, outcome));
         }
     }

@@ -30,6 +30,15 @@ type QuiesceFn = unsafe extern "C" fn(*mut c_void);
 /// The callback for each run of stored, or no longer stored, bytes.
 type ExtentFn = unsafe extern "C" fn(u64, usize, c_int, *mut c_void) -> c_int;
 
+/// `rbd_image_watcher_t`: a client that has an image open.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Watcher {
+    address: *mut c_char,
+    id: i64,
+    cookie: u64,
+}
+
 /// `rbd_config_option_t`: the value of an option for an image.
 #[repr(C)]
 struct Setting {
@@ -75,6 +84,9 @@ calls! {
     rados_get_instance_id(Handle) -> u64;
     rados_notify2(Handle, *const c_char, *const c_char, c_int, u64, *mut *mut c_char, *mut usize) -> c_int;
     rados_buffer_free(*mut c_char) -> ();
+    rados_mon_command(
+        Handle, *mut *const c_char, usize, *const c_char, usize, *mut *mut c_char, *mut usize, *mut *mut c_char, *mut usize
+    ) -> c_int;
     rados_ioctx_create(Handle, *const c_char, *mut Handle) -> c_int;
     rados_ioctx_set_namespace(Handle, *const c_char) -> ();
     rados_ioctx_destroy(Handle) -> ();
@@ -92,6 +104,8 @@ calls! {
     rbd_list_lockers(
         Handle, *mut c_int, *mut c_char, *mut usize, *mut c_char, *mut usize, *mut c_char, *mut usize, *mut c_char, *mut usize
     ) -> isize;
+    rbd_watchers_list(Handle, *mut Watcher, *mut usize) -> c_int;
+    rbd_watchers_list_cleanup(*mut Watcher, usize) -> ();
     rbd_update_watch(Handle, *mut u64, UpdateFn, *mut c_void) -> c_int;
     rbd_update_unwatch(Handle, u64) -> c_int;
     rbd_quiesce_watch(Handle, QuiesceFn, QuiesceFn, *mut c_void, *mut u64) -> c_int;

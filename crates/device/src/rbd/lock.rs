@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
@@ -15,6 +15,13 @@ const MOMENT: Duration = Duration::from_secs(2);
 /// The time limit for replies of clients with the image open; a dead client never replies, and
 /// stays registered for half a minute.
 const ANSWERS: Duration = Duration::from_secs(10);
+
+/// The time after which a client that does not answer has the image open no longer, and the
+/// interval of looking.
+const GONE: Duration = Duration::from_secs(45);
+const LOOK: Duration = Duration::from_millis(500);
+/// How long requests of an owner that did not answer are refused.
+const EXCLUDED: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Locks the image for this program alone. A request for the lock would take it from an owner that
 /// is less strict than this program: an ordinary client of librbd hands it over, and then fails to
@@ -51,6 +58,7 @@ pub(super) fn lock(image: &Image, name: &str, holders: Option<&Path>) -> Result<
         let (tell, told) = mpsc::channel::<()>();
         let taking = scope.spawn(move || {
             let _tell = tell;
+            exclude_silent_owners(image, name);
             image.lock()
         });
         if told.recv_timeout(MOMENT) == Err(mpsc::RecvTimeoutError::Timeout) {
@@ -72,9 +80,28 @@ pub(super) fn lock(image: &Image, name: &str, holders: Option<&Path>) -> Result<
     Ok(holders.and_then(|folder| noted(image, name, folder)))
 }
 
+/// Waits until the owners are gone, none of which has answered, and has the cluster refuse their
+/// requests for longer than librbd has when it takes the lock: what was under way when an owner's
+/// machine was cut off is sent again when that is back.
+fn exclude_silent_owners(image: &Image, name: &str) {
+    let until = Instant::now() + GONE;
+    let is_open = |address: &String| image.watchers().is_ok_and(|watchers| watchers.contains(address));
+    while Instant::now() < until && image.lockers().iter().any(|(_, address)| is_open(address)) {
+        std::thread::sleep(LOOK);
+    }
+    for (client, address) in image.lockers().into_iter().filter(|(_, address)| !is_open(address)) {
+        let Err(e) = image.shut_out(&address, EXCLUDED) else { continue };
+        log::warn!(
+            "{name}: {client} at {address} had the lock and did not answer, and the cluster refuses its requests for an hour only \
+             (mon_osd_blocklist_default_expire), since this user may not say how long: {e}; try: make sure that its machine is down, or let the user \
+             have `profile rbd`"
+        );
+    }
+}
+
 /// Breaks the lock of a process of this machine that was killed.
 fn take_over(image: &Image, name: &str, folder: &Path) {
-    let (Ok(id), Some(address)) = (image.id(), image.owner()) else { return };
+    let (Ok(id), Ok(Some(address))) = (image.id(), image.owner()) else { return };
     let Some(process) = holder::gone(folder, &id, &address) else { return };
     match image.break_lock(&address) {
         Ok(()) => log::info!(
@@ -90,7 +117,7 @@ fn take_over(image: &Image, name: &str, folder: &Path) {
 /// Writes the file that names this process as the lock's owner.
 fn noted(image: &Image, name: &str, folder: &Path) -> Option<LockHolderFile> {
     let noted = image.id().map_err(Into::into).and_then(|id| {
-        let address = image.owner().ok_or(std::io::ErrorKind::NotFound)?;
+        let address = image.owner()?.ok_or(std::io::ErrorKind::NotFound)?;
         LockHolderFile::note(folder, &id, &address)
     });
     let told = |e: &std::io::Error| {

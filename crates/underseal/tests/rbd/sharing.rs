@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use crate::rbd::cluster::Image;
 use crate::support::nbd::Client;
 use crate::support::scratch::assert_same;
-use crate::support::tools::{PATIENCE, wait_until};
+use crate::support::tools::{PATIENCE, output, tool, wait_until};
 use crate::support::volume::{CHEAP_PBKDF2, underseal};
 use crate::support::{Scratch, Server, bytes, fails, run, seed};
 
@@ -192,6 +192,61 @@ fn a_client_that_is_shut_out_ends_and_tries_nothing_again() {
     assert!(log.contains("shut this client out"), "{log}");
     run(image.ceph().args(["osd", "blocklist", "rm", &address]));
     assert_eq!(volume.read(0, 4096), [7; 4096]);
+}
+
+#[test]
+fn a_server_that_was_stopped_while_another_took_the_image_writes_nothing_however_late() {
+    let Some((scratch, image, volume, mut server)) = Image::served(40, &[]) else { return };
+    let mut client = Client::connect(&server.socket()).unwrap();
+    client.write(0, &[7; 4096]).unwrap();
+    client.flush().unwrap();
+    let (_, address) = image.locker().expect("the server has the lock");
+    server.signal(Signal::STOP);
+    client.send_write(1, 0, &[8; 4096]).unwrap();
+    let next = Server::start(&image.volume(&scratch, ""), &["--name", "next"]);
+    let mut writer = Client::connect(&next.socket()).unwrap();
+    writer.write(0, &[9; 4096]).unwrap();
+    writer.flush().unwrap();
+    let listed = run(image.ceph().args(["osd", "blocklist", "ls"]));
+    let until = listed.lines().find_map(|line| line.strip_prefix(&address)).expect("the client is shut out");
+    let in_days = output(tool("date").args(["+%Y-%m-%d", "-d", "+29 days"]));
+    assert!(until.trim() > String::from_utf8_lossy(&in_days.stdout).trim_end(), "for long: {until}");
+    // As if that time were over.
+    run(image.ceph().args(["osd", "blocklist", "rm", &address]));
+    server.signal(Signal::CONT);
+    let status = server.wait();
+    let log = server.log();
+    assert_eq!(status.code(), Some(8), "{log}");
+    assert!(log.contains("shut this client out"), "{log}");
+    assert_eq!(writer.read(0, 4096).unwrap(), [9; 4096]);
+    writer.write(4096, &[9; 4096]).unwrap();
+    writer.flush().unwrap();
+    drop(writer);
+    next.stop();
+    drop(volume);
+}
+
+#[test]
+fn a_server_whose_lock_was_removed_writes_nothing_once_another_has_it() {
+    let Some((scratch, image, volume, mut server)) = Image::served(40, &[]) else { return };
+    let mut client = Client::connect(&server.socket()).unwrap();
+    client.write(0, &[7; 4096]).unwrap();
+    client.flush().unwrap();
+    let (locker, _) = image.locker().expect("the server has the lock");
+    let listed = run(image.rbd("lock").args(["ls", "--format", "json"]).arg(image.path()));
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    let mut remove = image.rbd("lock");
+    remove.args(["rm", "--rbd_blocklist_on_break_lock=false"]).arg(image.path());
+    run(remove.args([listed[0]["id"].as_str().unwrap(), &locker]));
+    let next = Server::start(&image.volume(&scratch, ""), &["--name", "next"]);
+    let mut writer = Client::connect(&next.socket()).unwrap();
+    writer.write(0, &[9; 4096]).unwrap();
+    writer.flush().unwrap();
+    assert!(client.write(0, &[8; 4096]).is_err(), "{}", server.log());
+    assert_eq!(server.wait().code(), Some(8), "{}", server.log());
+    assert_eq!(writer.read(0, 4096).unwrap(), [9; 4096]);
+    drop((writer, volume));
+    next.stop();
 }
 
 #[test]
