@@ -147,6 +147,29 @@ dmsetup remove $N-l";
 }
 
 #[test]
+fn a_table_that_begins_a_recalculation_says_so() {
+    let Some(mapper) = Mapper::new() else { return };
+    let script = "
+dmsetup create $N-i --table \"0 1 integrity $one 0 4 J 1 internal_hash:crc32c\"
+sectors=$(dmsetup status $N-i | cut -d' ' -f5)
+layer=\"0 $sectors integrity $one 0 4 J\"
+recalculates() { dmsetup table ${1-} $N-i | grep -c ' recalculate ' || true; }
+dmsetup reload $N-i --table \"$layer 1 internal_hash:crc32c\"
+dmsetup resume $N-i
+recalculates
+dmsetup reload $N-i --table \"$layer 2 internal_hash:crc32c recalculate\"
+recalculates --inactive
+dmsetup resume $N-i
+recalculates
+# It stays in the superblock.
+dmsetup reload $N-i --table \"$layer 1 internal_hash:crc32c\"
+dmsetup resume $N-i
+recalculates
+dmsetup remove $N-i";
+    assert_eq!(mapper.script(&format!("{LOWERS}{script}")), "0\n1\n1\n1\n", "{}", mapper.log());
+}
+
+#[test]
 fn a_damaged_journal_leaves_a_device_whose_requests_fail() {
     let Some(mapper) = Mapper::new() else { return };
     let script = "

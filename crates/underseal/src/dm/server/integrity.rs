@@ -64,7 +64,9 @@ pub(super) fn words(line: &IntegrityLine, data: &File, meta: Option<&File>) -> R
         words.push(format!("block_size:{}", geometry.block_size()));
     }
     let mut flag = |is_on: bool, word: &str| words.extend(is_on.then(|| word.to_owned()));
-    flag(has(Flags::RECALCULATING), "recalculate");
+    // The superblock has a recalculation that the line asks for once the table is resumed.
+    let is_asked = options.recalculate != Recalculate::AsNeeded;
+    flag(is_asked || has(Flags::RECALCULATING), "recalculate");
     flag(is_given("reset_recalculate"), "reset_recalculate");
     flag(options.allow_discards, "allow_discards");
     words.push(format!("journal_sectors:{}", geometry.journal_bytes() / 512));
