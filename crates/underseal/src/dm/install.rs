@@ -6,7 +6,7 @@
 //!   /etc/systemd/system/sysinit.target.wants/underseal-dm.service     a link to it
 //!   /etc/systemd/system/systemd-cryptsetup@.service.d/underseal-dm.conf    the library
 //!   .. systemd-integritysetup@, systemd-veritysetup@, systemd-homed        the same
-//!   /etc/udev/rules.d/61-underseal-dm.rules                           names of devices for udev
+//!   /etc/udev/rules.d/59-underseal-dm.rules                           names of devices for udev
 //!   /etc/profile.d/underseal-dm.sh                                    the same, for root's shells
 //!   /etc/underseal/dm-installed                                       the record of all of these
 //! ```
@@ -27,7 +27,9 @@ use crate::exit::Exit;
 const RECORD: &str = "etc/underseal/dm-installed";
 const UNITS: &str = "etc/systemd/system";
 const UNIT: &str = "underseal-dm.service";
-const RULES: &str = "etc/udev/rules.d/61-underseal-dm.rules";
+const RULES: &str = "etc/udev/rules.d/59-underseal-dm.rules";
+/// The rules' path in records of earlier versions.
+const EARLIER_RULES: &str = "etc/udev/rules.d/61-underseal-dm.rules";
 const PROFILE: &str = "etc/profile.d/underseal-dm.sh";
 /// The number of bytes above any record's.
 const LONGEST: usize = 1 << 20;
@@ -68,7 +70,8 @@ pub(crate) enum InstallOutcome {
     Changed(PathBuf),
 }
 
-/// Installs below `root`. Files of an earlier installation are removed first.
+/// Installs below `root`. Files of an earlier installation are removed first; those that were
+/// changed since stay.
 pub(crate) fn install(root: &RootFolder, programs: &Programs<'_>) -> Result<Vec<InstallOutcome>> {
     let mut new = Installed { files: files(programs)?, links: links(), ..Installed::default() };
     let before = Installed::read(root)?.unwrap_or_default();
@@ -79,11 +82,13 @@ pub(crate) fn install(root: &RootFolder, programs: &Programs<'_>) -> Result<Vec<
             return Err(Error::usage(what).with_remedy("move it away"));
         }
     }
-    before.remove(root)?;
+    let mut outcomes = before.remove(root)?;
+    outcomes.retain(|outcome| matches!(outcome, InstallOutcome::Changed(_)));
     let mut folders = new.folders_above();
     folders.retain(|folder| !root.leads_somewhere(folder));
     new.folders = folders;
-    new.write(root)
+    outcomes.extend(new.write(root)?);
+    Ok(outcomes)
 }
 
 /// Removes the files installed below `root`; `None` where none are.
@@ -111,7 +116,7 @@ impl Installed {
         let text = found.read(LONGEST).map_err(|e| Error::io(&path, "cannot be read", e))?;
         let this: Self = serde_json::from_slice(&text).map_err(|e| bad().because(&e))?;
         let known = Self {
-            files: file_paths().map(|path| (path, String::new())).collect(),
+            files: file_paths().chain([EARLIER_RULES.into()]).map(|path| (path, String::new())).collect(),
             links: links(),
             folders: Vec::new(),
         };
@@ -253,8 +258,9 @@ fi
     );
     // Without udev's word on `mapper/NAME`, systemd waits in vain for `dev-mapper-NAME.device`, and
     // mounts nothing of /etc/fstab there. An unbound loop device is not ready (99-systemd.rules).
-    // cryptsetup removes its temporary devices as soon as it has written them: udev does not look
-    // after that write, as on a kernel's device mapper.
+    // cryptsetup removes its temporary devices as soon as it has written them: udev looks neither at
+    // them nor after that write, as on a kernel's device mapper. It would look in
+    // 60-persistent-storage.rules, so that these rules have a lower number.
     let rules = format!(
         "{head}ACTION==\"remove\", GOTO=\"underseal_dm_end\"
 SUBSYSTEM!=\"block\", GOTO=\"underseal_dm_end\"
@@ -265,7 +271,7 @@ TEST!=\"{folder}/%n/udev\", GOTO=\"underseal_dm_end\"
 IMPORT{{file}}=\"{folder}/%n/udev\"
 ENV{{DM_NAME}}==\"?*\", SYMLINK+=\"mapper/$env{{DM_NAME}} disk/by-id/dm-name-$env{{DM_NAME}}\"
 ENV{{DM_UUID}}==\"?*\", SYMLINK+=\"disk/by-id/dm-uuid-$env{{DM_UUID}}\"
-ENV{{DM_UUID}}==\"CRYPT-TEMP-?*\", OPTIONS:=\"nowatch\"
+ENV{{DM_UUID}}==\"CRYPT-TEMP-?*\", OPTIONS:=\"nowatch\", ENV{{UDEV_DISABLE_PERSISTENT_STORAGE_RULES_FLAG}}=\"1\"
 LABEL=\"underseal_dm_end\"
 "
     );

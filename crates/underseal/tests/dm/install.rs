@@ -80,6 +80,35 @@ fn what_is_installed_is_taken_back_and_nothing_else() {
 }
 
 #[test]
+fn the_rules_of_an_earlier_version_are_taken_back() {
+    let (_scratch, root) = machine();
+    let before = all(&root);
+    done(&dm(&["install"], &root));
+    let installed = all(&root);
+    let rules = root.join("etc/udev/rules.d/59-underseal-dm.rules");
+    let earlier = root.join("etc/udev/rules.d/61-underseal-dm.rules");
+    let record = root.join("etc/underseal/dm-installed");
+    let text = fs::read_to_string(&record).unwrap();
+    let make_earlier = || {
+        fs::rename(&rules, &earlier).unwrap();
+        fs::write(&record, text.replace("59-underseal-dm.rules", "61-underseal-dm.rules")).unwrap();
+    };
+    make_earlier();
+    done(&dm(&["install"], &root));
+    assert_eq!(all(&root), installed);
+    make_earlier();
+    done(&dm(&["uninstall"], &root));
+    assert_eq!(all(&root), before);
+    // Changed since: it stays, and is named.
+    done(&dm(&["install"], &root));
+    make_earlier();
+    fs::write(&earlier, "mine now\n").unwrap();
+    let said = done(&dm(&["install"], &root));
+    assert!(said.contains(&format!("stays    {}\n", earlier.display())), "{said}");
+    assert!(rules.exists());
+}
+
+#[test]
 fn another_s_file_is_neither_overwritten_nor_removed() {
     let (_scratch, root) = machine();
     let profile = root.join("etc/profile.d/underseal-dm.sh");
@@ -180,7 +209,7 @@ fn links_in_an_image_lead_where_they_lead_on_its_machine() {
     let before = all(&root);
     done(&dm(&["install"], &root));
     assert!(within.join("underseal-dm.sh").exists());
-    assert!(root.join("lib/rules.d/61-underseal-dm.rules").exists());
+    assert!(root.join("lib/rules.d/59-underseal-dm.rules").exists());
     assert!(all(&outside).is_empty());
     fs::write(outside.join("underseal-dm.sh"), fs::read(within.join("underseal-dm.sh")).unwrap()).unwrap();
     done(&dm(&["install"], &root));
