@@ -258,9 +258,10 @@ fi
     );
     // Without udev's word on `mapper/NAME`, systemd waits in vain for `dev-mapper-NAME.device`, and
     // mounts nothing of /etc/fstab there. An unbound loop device is not ready (99-systemd.rules).
-    // cryptsetup removes its temporary devices as soon as it has written them: udev looks neither at
-    // them nor after that write, as on a kernel's device mapper. It would look in
-    // 60-persistent-storage.rules, so that these rules have a lower number.
+    // cryptsetup removes its temporary devices as soon as it has written them: udev reads neither them
+    // nor what that write has left, as on a kernel's device mapper. It would in
+    // 60-persistent-storage.rules, so that these rules have a lower number. Only some of these
+    // devices have UUIDs of their own.
     let rules = format!(
         "{head}ACTION==\"remove\", GOTO=\"underseal_dm_end\"
 SUBSYSTEM!=\"block\", GOTO=\"underseal_dm_end\"
@@ -271,7 +272,7 @@ TEST!=\"{folder}/%n/udev\", GOTO=\"underseal_dm_end\"
 IMPORT{{file}}=\"{folder}/%n/udev\"
 ENV{{DM_NAME}}==\"?*\", SYMLINK+=\"mapper/$env{{DM_NAME}} disk/by-id/dm-name-$env{{DM_NAME}}\"
 ENV{{DM_UUID}}==\"?*\", SYMLINK+=\"disk/by-id/dm-uuid-$env{{DM_UUID}}\"
-ENV{{DM_UUID}}==\"CRYPT-TEMP-?*\", OPTIONS:=\"nowatch\", ENV{{UDEV_DISABLE_PERSISTENT_STORAGE_RULES_FLAG}}=\"1\"
+ENV{{DM_NAME}}==\"temporary-cryptsetup-?*\", OPTIONS:=\"nowatch\", ENV{{UDEV_DISABLE_PERSISTENT_STORAGE_RULES_FLAG}}=\"1\"
 LABEL=\"underseal_dm_end\"
 "
     );
