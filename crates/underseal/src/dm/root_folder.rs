@@ -70,7 +70,12 @@ impl RootFolder {
         if !about.is_file() {
             return Ok(None);
         }
-        let file = File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
+        let file =
+            File::open(format!("/proc/self/fd/{}", found.as_raw_fd())).map_err(|e| match e.kind() {
+                // The file is there, whatever its second path says.
+                io::ErrorKind::NotFound => io::Error::other("/proc is not mounted"),
+                _ => e,
+            })?;
         Ok(Some(FoundFile { file, user: about.uid() }))
     }
 

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::dm::mapper::Mapper;
-use crate::support::mounts::skip;
-use crate::support::{Scratch, output};
+use crate::support::mounts::{cannot_mount, skip};
+use crate::support::{Scratch, output, tool};
 
 fn dm(words: &[&str], root: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_underseal"));
@@ -260,6 +260,23 @@ fn a_machine_without_the_package_is_refused() {
     let refused = dm(&["install"], &root);
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("usr/bin/underseal is not there"));
+}
+
+#[test]
+fn without_proc_a_record_is_not_taken_for_none() {
+    if let Some(why) = cannot_mount() {
+        return skip("a machine without /proc", why);
+    }
+    let (_scratch, root) = machine();
+    done(&dm(&["install"], &root));
+    let script = "mount -t tmpfs none /proc && exec \"$@\"";
+    let mut command = tool("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_underseal"), "dm", "uninstall"]);
+    let refused = output(command.arg("--root").arg(&root));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("/proc is not mounted"), "{said}");
+    done(&dm(&["uninstall"], &root));
 }
 
 #[test]
