@@ -184,8 +184,8 @@ impl Mapping {
         self.control.settings().layout.is_null
     }
 
-    /// Has the devices [release](SharedImage::let_go) shared resources that other processes wait for,
-    /// after the last request.
+    /// Has the devices [release](SharedImage::let_go) shared resources that other processes wait
+    /// for, after the last request.
     pub fn let_go(&self) {
         self.each_shared_image(|image| image.let_go());
     }

@@ -7,6 +7,7 @@
 //!
 //!   address   rbd:POOL/IMAGE...             library     librados and librbd: all unsafe code
 //!   holder    the process that has a lock   snapshots   requests pause while a snapshot is made
+//!   lock      how it is taken               ownership   whether it is still this client's
 //! ```
 //!
 //! # Completions
@@ -25,8 +26,8 @@
 //! librbd would by itself. A second writer is refused, with the first one's name in the error; a
 //! client that answers is not asked for the lock, since other programs hand it over in the middle
 //! of their writing. The lock of a dead owner is free after half a minute. The cluster shuts out a
-//! client that it takes for dead: from then on every request of that client fails, and none is
-//! tried again, since another client may be writing by now.
+//! client that it takes for dead, for 30 days: from then on every request of that client fails, and
+//! none is tried again, since another client may be writing by now.
 //!
 //! Where the owner was a process of this machine that was killed, as a file of its user proves
 //! (`holder`), it is shut out and its lock is taken at once.
@@ -42,11 +43,12 @@ mod library;
 mod lock;
 mod ownership;
 mod quiet;
+mod shared_image;
 mod snapshots;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, RwLock, mpsc};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, RwLock};
 
 use rustix::io::Errno;
 
@@ -56,9 +58,7 @@ use self::library::{Cluster, Image};
 use self::lock::lock;
 use self::ownership::LockOwnership;
 use crate::losses::{FlushLosses, Sticky};
-use crate::{
-    Channel, Device, Error, ErrorKind, Extent, Geometry, LossHandler, Result, SharedImage, SnapshotPause,
-};
+use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, LossHandler, Result, SharedImage};
 
 pub use address::RbdAddress;
 
@@ -360,55 +360,6 @@ impl Shared {
         act: impl FnOnce(&Image) -> std::result::Result<T, Errno>,
     ) -> std::result::Result<T, Errno> {
         act(self.image.read().unwrap_or_else(PoisonError::into_inner).as_ref().ok_or(Errno::BADF)?)
-    }
-}
-
-impl SharedImage for RbdDevice {
-    fn let_go(&self) {
-        // Closing takes time, during which a query for the size need not wait.
-        let image = self.shared.image.write().unwrap_or_else(PoisonError::into_inner).take();
-        drop(image);
-        drop(self.shared.holder.lock().unwrap_or_else(PoisonError::into_inner).take());
-    }
-
-    fn when_snapshot(&self, pause: Arc<dyn SnapshotPause>) {
-        if self.shared.geometry.read_only {
-            return;
-        }
-        let (tell, told) = mpsc::channel();
-        let watched = match &mut *self.shared.image.write().unwrap_or_else(PoisonError::into_inner) {
-            Some(image) => image.watch_snapshots(tell),
-            None => return,
-        };
-        let shared = Arc::downgrade(&self.shared);
-        let attends = move || {
-            snapshots::attend(&told, &*pause, snapshots::LONGEST, |rests| {
-                let answer = if rests { Ok(()) } else { Err(Errno::BUSY) };
-                if let Some(shared) = shared.upgrade() {
-                    // A snapshot of an image that is being closed is answered by the close.
-                    let _ = shared.with_image(|image| {
-                        image.rests(answer);
-                        Ok(())
-                    });
-                }
-            });
-        };
-        let thread = || {
-            // Without this thread a snapshot would wait for an answer that never comes.
-            let spawned = std::thread::Builder::new().name("snapshots".into()).spawn(attends);
-            spawned.map(drop).inspect_err(|_| self.shared.hear_no_snapshots())
-        };
-        if let Err(e) = watched.map_err(std::io::Error::from).and_then(|()| thread()) {
-            log::warn!("{}: its snapshots do not wait for requests in flight: {e}", self.shared.name);
-        }
-    }
-
-    fn when_lost(&self, act: LossHandler) {
-        // The first handler serves all; the device may be lost already.
-        let _ = self.shared.when_lost.set(act);
-        if self.shared.was_shut_out() {
-            self.shared.tell();
-        }
     }
 }
 

@@ -5,6 +5,7 @@
 #![expect(unsafe_code, reason = "librbd's C functions, found at run time")]
 
 mod image;
+mod lock_calls;
 mod notify_reply;
 
 use std::ffi::{CStr, c_char, c_int, c_void};

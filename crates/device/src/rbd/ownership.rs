@@ -13,8 +13,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::library::Image;
 
-/// The longest time for which the lock needs no proof. Nobody else gets the lock before its owner
-/// has been silent for half a minute.
+/// The longest time for which the lock needs no proof. Another client gets the lock after half a
+/// minute of silence.
 const SILENCE: Duration = Duration::from_secs(20);
 
 /// The lock's owner, which is this client.
