@@ -16,14 +16,16 @@ use std::cell::Cell;
 use std::hint;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use pyo3::prelude::*;
 
-/// The longest wait for a thread that has the lock: it may do something else than reading.
-const HELD: u64 = Duration::from_micros(5).as_nanos() as u64;
-/// The longest wait for a thread that is about to take the lock: it may have to be woken.
-const CLAIMED: u64 = Duration::from_micros(100).as_nanos() as u64;
+/// The longest wait, in nanoseconds, for a thread that has the lock: it may do something else than
+/// reading.
+const HELD: u64 = 5_000;
+/// The longest wait, in nanoseconds, for a thread that is about to take the lock: it may have to be
+/// woken.
+const CLAIMED: u64 = 100_000;
 
 /// Whether threads wait here. Python without a global lock has none to wait for.
 static HAS_LOCK: AtomicBool = AtomicBool::new(false);
@@ -64,7 +66,7 @@ pub(crate) fn released<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send)
 }
 
 fn now() -> u64 {
-    START.elapsed().as_nanos() as u64
+    u64::try_from(START.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Waits until no other thread is likely to have the lock, and has others wait for this one.
