@@ -88,3 +88,43 @@ fn a_symlink_is_not_put_over_another_one() {
     assert_eq!(fs::read_link(scratch.path("lower/link")).unwrap(), Path::new("elsewhere"));
     assert!(before.is_symlink());
 }
+
+#[test]
+fn names_get_the_key_of_a_new_passphrase_whatever_the_options_say() {
+    let encrypted = |scratch: &Scratch, with: &str| {
+        let words = format!("name --encode file -o ecryptfs_enable_filename_crypto --passphrase-file {with}");
+        run(&mut ecryptfs(scratch, &words))
+    };
+    for options in ["", " -o ecryptfs_enable_filename_crypto"] {
+        let scratch = tree();
+        let rename = "rename-tree lower -q --passphrase-file old --new-passphrase-file new";
+        run(&mut ecryptfs(&scratch, &format!("{rename}{options}")));
+        run(&mut ecryptfs(&scratch, "rewrap lower -q --passphrase-file old --new-passphrase-file new"));
+        // The old one is thrown away.
+        run(&mut ecryptfs(&scratch, "export lower back --passphrase-file new -q"));
+        assert_eq!(fs::read(scratch.path("back/file")).unwrap(), b"contents", "{options}");
+        assert_eq!(fs::read_link(scratch.path("back/link")).unwrap(), Path::new("target"), "{options}");
+    }
+    // With the option alone the present passphrase's key stays.
+    let scratch = tree();
+    run(&mut ecryptfs(
+        &scratch,
+        "rename-tree lower -q --passphrase-file old -o ecryptfs_enable_filename_crypto",
+    ));
+    assert!(scratch.path("lower").join(encrypted(&scratch, "old").trim()).exists());
+}
+
+#[test]
+fn two_keys_for_the_names_are_refused() {
+    let scratch = tree();
+    let before = link(&scratch);
+    let keys = "--passphrase-file old --new-passphrase-file new";
+    for (words, why) in [
+        ("-o ecryptfs_fnek_sig=0011223344556677", "ecryptfs_fnek_sig=0011223344556677 name two keys"),
+        ("--plain", "cannot be used with"),
+    ] {
+        let refused = output(&mut ecryptfs(&scratch, &format!("rename-tree lower {keys} {words}")));
+        assert_refused(&refused, 2, &[why]);
+        assert!(before.is_symlink(), "nothing is renamed");
+    }
+}

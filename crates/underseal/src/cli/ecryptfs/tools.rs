@@ -37,6 +37,13 @@ pub(crate) struct NewPassphraseArgs {
     pub(crate) new_passphrase_fd: Option<u32>,
 }
 
+impl NewPassphraseArgs {
+    /// Returns true when the new passphrase is not asked for.
+    pub(crate) fn is_given(&self) -> bool {
+        self.new_passphrase_file.is_some() || self.new_passphrase_fd.is_some()
+    }
+}
+
 /// Shows what a header says, or what the headers of a folder say together, without any key
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -209,7 +216,10 @@ pub(crate) struct TreeRemoveKeyArgs {
 
 /// Gives a lower folder's names another key, or makes them plain or encrypted
 ///
-/// The same command resumes an interrupted run. The folder must not be mounted meanwhile.
+/// The names get the key of the new passphrase, with or without
+/// `-o ecryptfs_enable_filename_crypto`; of the present passphrase with that option alone; of
+/// `-o ecryptfs_fnek_sig=SIGNATURE`. The same command resumes an interrupted run. The folder must
+/// not be mounted meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal ecryptfs rename-tree lower --plain                  names in the clear

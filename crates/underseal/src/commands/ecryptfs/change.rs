@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use underseal_ecryptfs::options::EcryptfsOptions;
 use underseal_ecryptfs::tools::{KeyChange, TreeKeys, convert as to_place, rekey, rename};
 use underseal_ecryptfs::{AuthToken, Cipher, HeaderLocation, NameCipher};
 
@@ -38,25 +39,34 @@ pub(super) fn remove_key(args: &TreeRemoveKeyArgs, quiet: bool) -> Result<()> {
 }
 
 pub(super) fn rename_tree(args: &TreeRenameArgs, quiet: bool) -> Result<()> {
+    let options = EcryptfsOptions::parse(&args.keys.options.join(","))?;
+    if let Some(signature) = options.name_signature.filter(|_| args.new.is_given()) {
+        let what =
+            format!("the new passphrase and ecryptfs_fnek_sig={signature} name two keys for the names");
+        return Err(Error::usage(what).with_remedy("one of the two"));
+    }
     let mut access = Access::new(&args.keys, &args.lower)?;
-    let names = match (args.plain, access.new_names()?) {
-        (true, _) => None,
-        (false, Some(names)) => Some(names),
-        // Another passphrase gives another key.
-        (false, None) => {
-            let question = format!("New passphrase for names in {}: ", args.lower.display());
-            let new = new_passphrase(&args.new, &question)?;
-            let token = AuthToken::from_passphrase(new.as_bytes(), AuthToken::NAME_SALT)?;
-            log::info!("the new key of names is {}", token.signature());
-            let token = Arc::new(token);
-            access.keys.add(token.clone());
-            Some(NameCipher::new(token, access.options.name_cipher_or(Cipher::DEFAULT)?)?)
-        }
-    };
+    let names = if args.plain { None } else { Some(new_name_cipher(args, &mut access)?) };
     let mut told = TreeReport::new("renaming", quiet);
     let summary =
         rename(&args.lower, &mut access.keys, names.as_ref(), access.options.long_names, &mut told)?;
     told.finish(&summary, args.json, quiet)
+}
+
+/// Returns the cipher of new names. A new passphrase gives its key, whatever the options say; one
+/// is asked for where they name none.
+fn new_name_cipher(args: &TreeRenameArgs, access: &mut Access) -> Result<NameCipher> {
+    if !args.new.is_given()
+        && let Some(names) = access.new_names()?
+    {
+        return Ok(names);
+    }
+    let question = format!("New passphrase for names in {}: ", args.lower.display());
+    let new = new_passphrase(&args.new, &question)?;
+    let token = Arc::new(AuthToken::from_passphrase(new.as_bytes(), AuthToken::NAME_SALT)?);
+    log::info!("the new key of names is {}", token.signature());
+    access.keys.add(token.clone());
+    Ok(NameCipher::new(token, access.options.name_cipher_or(Cipher::DEFAULT)?)?)
 }
 
 pub(super) fn convert(args: &TreeConvertArgs, quiet: bool) -> Result<()> {
