@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use super::*;
 use crate::control::operator::Ran;
 use crate::support::Server;
-use crate::support::mounts::{Loop, cannot_mount};
+use crate::support::mounts::{Loop, Mount, cannot_mount, skip};
 use crate::support::nbd::Client;
 use crate::support::scratch::assert_same;
 use crate::support::tools::{PATIENCE, wait_until};
@@ -294,4 +294,63 @@ fn a_plain_volume_is_reencrypted_by_the_tables_of_its_passphrases() {
     run(case.reencrypt("small", "large", "").stdout(Stdio::null()));
     let mut read = plain("read --type plain", &new, "4096");
     assert_same(&crate::support::output(&mut read).stdout, &case.plain, "by its new passphrase");
+}
+
+#[test]
+fn a_full_disk_has_no_room_for_a_state_before_anything_has_begun() {
+    if let Some(reason) = cannot_mount() {
+        return skip("a full disk", reason);
+    }
+    let case = Case::new("a_full_disk_has_no_room_for_a_state");
+    case.fill("small");
+    let disk = Mount::tmpfs(&case.path("disk"), 40 << 10);
+    let state = disk.directory().join("state");
+    let begin = |options: &str| {
+        let mut command = underseal();
+        command.arg("reencrypt").arg(case.path("image")).arg("--state").arg(&state);
+        command.arg("--old-table").arg(case.path("small")).arg("--new-table").arg(case.path("large"));
+        command.args(["--pbkdf-force-iterations", "1000"]).args(options.split_whitespace());
+        Ran::from(crate::support::output(command.stdin(Stdio::null())))
+    };
+    let full = begin("");
+    assert_eq!(full.code, Some(1), "{full:?}");
+    assert!(full.err.contains("No space left") && full.err.contains("try: nothing has begun: "), "{full:?}");
+    assert!(!state.exists() && !case.path("image.underseal-state").exists());
+    case.holds("small");
+    // A state that was cut off, and a file that is none.
+    for bytes in [&[0; 40 << 10][..], b"something else"] {
+        std::fs::write(&state, bytes).unwrap();
+        let none = begin("--resume-only");
+        assert_eq!(none.code, Some(5), "{none:?}");
+        let remedy = format!("if nothing has begun, remove {} and begin without", state.display());
+        assert!(none.err.contains(&remedy), "{none:?}");
+        std::fs::remove_file(&state).unwrap();
+    }
+    run(case.reencrypt("small", "large", "").stdout(Stdio::null()));
+    case.holds("large");
+}
+
+#[test]
+fn a_stopped_one_names_the_whole_command_that_goes_on() {
+    let case = Case::new("a_stopped_one_names_the_whole_command_that_goes_on");
+    case.fill("small");
+    run(case.reencrypt("small", "large", "--init-only --hotzone-size 64K").stdout(Stdio::null()));
+    let mut command = case.reencrypt("small", "large", "--resume-only --rate 1M");
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let stopped = Ran::from(child.wait_with_output().unwrap());
+    assert_eq!(stopped.code, Some(1), "{stopped:?}");
+    let path = |name: &str| case.path(name).display().to_string();
+    let again = format!(
+        "such as underseal reencrypt {} --resume-only --state {} --old-table {} --new-table {}",
+        path("image"),
+        path("state"),
+        path("small"),
+        path("large")
+    );
+    assert!(stopped.err.contains(&again), "{again}: {stopped:?}");
+    case.operator.does(again.strip_prefix("such as underseal ").unwrap());
+    case.holds("large");
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -98,10 +99,7 @@ pub(super) fn go_on(args: &ReencryptArgs, place: &Place, keys: &Keys, quiet: boo
     let name = if data.failed.load(Ordering::Relaxed) { &args.image } else { name };
     let (done, total) = (ledger.progress().done, ledger.plan().size);
     drop(watched);
-    let again = format!(
-        "the same with --resume-only, such as underseal reencrypt {} --resume-only",
-        args.image.display()
-    );
+    let again = format!("the same with --resume-only, such as {}", resuming(args));
     match outcome {
         Ok(Outcome::Finished) => say(args, quiet, "done"),
         Ok(Outcome::Stopped) => {
@@ -125,6 +123,20 @@ pub(super) fn go_on(args: &ReencryptArgs, place: &Place, keys: &Keys, quiet: boo
         }
         Err(e) => Err(e.in_file(name).into()),
     }
+}
+
+/// The command that goes on, with the files that say where.
+fn resuming(args: &ReencryptArgs) -> String {
+    let files = [
+        ("header", &args.header),
+        ("state", &args.state),
+        ("old-table", &args.old_table),
+        ("new-table", &args.new_table),
+    ];
+    let option =
+        |(name, file): (&str, &Option<PathBuf>)| Some(format!(" --{name} {}", file.as_ref()?.display()));
+    let options: String = files.into_iter().filter_map(option).collect();
+    format!("underseal reencrypt {} --resume-only{options}", args.image.display())
 }
 
 fn say(args: &ReencryptArgs, quiet: bool, what: &str) -> Result<()> {

@@ -1,8 +1,11 @@
 //! Volumes without a header: two tables describe the old and the new form, and a state file has the
 //! progress.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 use underseal_cipher::Key;
 use underseal_datapath::Mapping;
 use underseal_export::control::Known;
@@ -48,7 +51,7 @@ pub(super) fn run(args: &ReencryptArgs, path: &Path, quiet: bool) -> Result<()> 
     let (kept, marker) = if path.exists() {
         let on = Where::open(path, false)?;
         let bytes = on.bytes()?;
-        let state = State::read(&*bytes, LockTo::Read).map_err(|e| e.in_file(path))?;
+        let state = State::read(&*bytes, LockTo::Read).map_err(|e| unreadable(e, path))?;
         let about = state.about();
         if about.finished {
             // The state may belong to another image.
@@ -84,7 +87,10 @@ pub(super) fn run(args: &ReencryptArgs, path: &Path, quiet: bool) -> Result<()> 
             args.pbkdf.iterations().unwrap_or(State::ITERATIONS),
         );
         let identity = created.map(|ledger| ledger.about().identity).map_err(|e| e.in_file(path).into());
-        let made = identity.and_then(|identity| marker::make(&args.image, path, identity));
+        let made = identity.and_then(|identity| {
+            reserve(file.file(), path)?;
+            marker::make(&args.image, path, identity)
+        });
         let marker = made.inspect_err(|_| {
             // No marker refers to the state yet.
             underseal_volume::remove_new_file(path, file.file());
@@ -98,6 +104,34 @@ pub(super) fn run(args: &ReencryptArgs, path: &Path, quiet: bool) -> Result<()> 
     }
     place.is_done();
     over(args, path, quiet)
+}
+
+/// Has all of a new state on its disk: a full one is noticed before anything has begun. Fails with
+/// `Failed`.
+fn reserve(file: &File, path: &Path) -> Result<()> {
+    let failed = |e: std::io::Error| Error::io(path, "cannot have all of its bytes", e);
+    let len = file.metadata().map_err(failed)?.len();
+    match fallocate(file, FallocateFlags::empty(), 0, len) {
+        Err(e @ (Errno::NOSPC | Errno::DQUOT)) => {
+            let remedy = "nothing has begun: the same when there is room, or --state on another disk";
+            Err(failed(e.into()).with_remedy(remedy))
+        }
+        // Some file systems reserve nothing.
+        _ => Ok(()),
+    }
+}
+
+/// The error of a file that was named as a state.
+fn unreadable(e: underseal_volume::Error, path: &Path) -> Error {
+    let is_none = matches!(e.kind(), ErrorKind::NoHeader | ErrorKind::BadHeader);
+    let error = Error::from(e.in_file(path));
+    if !is_none {
+        return error;
+    }
+    error.with_remedy(format!(
+        "--state with the state of this image; if nothing has begun, remove {} and begin without --resume-only",
+        path.display()
+    ))
 }
 
 /// Refuses options about steps: the state has their resilience and length. Fails with `Usage`.
@@ -158,7 +192,7 @@ pub(crate) fn open(old: &Path, new: &Path, path: &Path, lower: LowerArgs) -> Res
     let on = Where::open(path, false)?;
     let about = {
         let bytes = on.bytes()?;
-        State::read(&*bytes, LockTo::Read).map_err(|e| e.in_file(path))?.about()
+        State::read(&*bytes, LockTo::Read).map_err(|e| unreadable(e, path))?.about()
     };
     if !about.finished && !is_of(&old.device, path, &about)? {
         let remedy =
