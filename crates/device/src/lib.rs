@@ -76,7 +76,9 @@ pub use geometry::{Geometry, Zone, ZoneAction, ZoneLimits, Zones};
 #[doc(no_inline)]
 pub use libc::{POLLIN, POLLOUT};
 pub use lock::lock as lock_image;
-pub use loops::{FileId, LoopFile, LoopOver, file_below_loop, lock_loop_file, loop_over};
+pub use loops::{
+    FileId, LoopFile, LoopOver, file_below_loop, lock_loop_file, loop_file_id, loop_over, release_loop,
+};
 pub use mailbox::Mailbox;
 pub use mount_table::{MOUNT_SOURCE, MountEntry};
 pub use nbd::NbdDevice;

@@ -6,13 +6,14 @@
 //!   ask.rs      the questions to them, by another process
 //! ```
 
-#![expect(unsafe_code, reason = "fork(2), and an ioctl of loop devices, which rustix does not have")]
+#![expect(unsafe_code, reason = "fork(2), and ioctls of loop devices, which rustix does not have")]
 
 mod ask;
 mod below;
 mod over;
 
 use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd;
 
 pub use below::{LoopFile, file_below_loop, lock_loop_file};
@@ -25,8 +26,25 @@ pub type FileId = (u64, u64);
 const GET_STATUS64: libc::Ioctl = 0x4c05;
 const INFO: usize = 232;
 
-/// The file that an open loop device, or a partition of one, lies on: the kernel's own answer.
-fn file_of(device: &File) -> Option<FileId> {
+/// `LOOP_CLR_FD`.
+const CLR_FD: libc::Ioctl = 0x4c01;
+
+/// Releases an open loop device: it gives up its file when no program has it open any more, this
+/// one included.
+///
+/// # Errors
+/// `ENXIO` for a loop device without a file; errors of the system.
+pub fn release_loop(device: &File) -> io::Result<()> {
+    // SAFETY: the request takes no argument.
+    if unsafe { libc::ioctl(device.as_raw_fd(), CLR_FD, 0) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Returns the numbers of the file that an open loop device, or a partition of one, lies on: the
+/// kernel's own answer, for which it asks the file system. `None` where that does not tell.
+pub fn loop_file_id(device: &File) -> Option<FileId> {
     let mut info = [0_u64; INFO / 8];
     // SAFETY: the kernel fills the structure, of `INFO` bytes, during the call.
     if unsafe { libc::ioctl(device.as_raw_fd(), GET_STATUS64, info.as_mut_ptr()) } != 0 {

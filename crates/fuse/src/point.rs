@@ -177,6 +177,7 @@ impl Point {
                 Ok(())
             }
             Asked::Unmount { lazily } => self.unmount(lazily),
+            Asked::Gone => Ok(()),
         }
     }
 }

@@ -63,6 +63,8 @@ pub enum Asked<'a> {
         /// A lazy unmount: the mount disappears at once, while open files remain usable.
         lazily: bool,
     },
+    /// The server is gone, for any cause: the last call. Its result is not used.
+    Gone,
 }
 
 /// The length of a mount's identity, in bytes.
@@ -117,7 +119,11 @@ impl Helper {
                                 .spawn_scoped(scope, move || rings::serve(&socket, make))?;
                         }
                         if let Some(mount) = &mount {
-                            thread::Builder::new().spawn_scoped(scope, || serve(its, mount.answer))?;
+                            thread::Builder::new().spawn_scoped(scope, || {
+                                let served = serve(its, mount.answer);
+                                let _ = (mount.answer)(Asked::Gone);
+                                served
+                            })?;
                         }
                         files::serve(&its_files)
                     })

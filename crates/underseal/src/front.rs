@@ -46,6 +46,7 @@ use std::time::Duration;
 
 use self::args::Args;
 use self::failure::{Failure, Result};
+pub(crate) use self::open::before_unmounting;
 use self::verb::Verb;
 use crate::output::print;
 use crate::persona::{self, Persona};

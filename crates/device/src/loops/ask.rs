@@ -19,7 +19,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, open, statx};
 use rustix::io::{Errno, write};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::{FileId, file_of};
+use super::{FileId, loop_file_id};
 
 /// A loop device and the path of its file, by the kernel's text.
 pub(super) struct BoundLoop {
@@ -176,7 +176,7 @@ fn ask(devices: &[BoundLoop]) -> rustix::io::Result<()> {
         let device_open = open(&*device.node, flags, Mode::empty()).ok().map(File::from);
         device_open.as_ref().map(wait_until_free);
         write(to, &Report::AsksFile.bytes())?;
-        let id = device_open.as_ref().and_then(file_of).or_else(|| id_at(&device.path));
+        let id = device_open.as_ref().and_then(loop_file_id).or_else(|| id_at(&device.path));
         write(to, &id.map_or(Report::Unknown, Report::Is).bytes())?;
         // The last close may wait for the file: the child's end closes the device.
         forget(device_open);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::{FileId, file_of};
+use super::{FileId, loop_file_id};
 use crate::file::sysfs;
 use crate::lock::lock_image_part;
 use crate::{Error, ErrorKind, MOUNT_SOURCE, MountEntry, lock_image};
@@ -119,7 +119,7 @@ pub fn file_below_loop(device: &Path) -> Option<PathBuf> {
 
 fn one_below(device: &File) -> Option<(PathBuf, FileId)> {
     let of = device.metadata().ok().filter(is_of_block_device)?;
-    Some((path_below(of.rdev())?, file_of(device)?))
+    Some((path_below(of.rdev())?, loop_file_id(device)?))
 }
 
 fn path_below(device: u64) -> Option<PathBuf> {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, StatxFlags, statx};
 
 use super::ask::{BoundLoop, LoopSurvey, id_at};
-use super::{FileId, file_of};
+use super::{FileId, loop_file_id};
 use crate::file::sysfs;
 
 /// How long a device may be silent before the next one is asked.
@@ -100,7 +100,7 @@ fn id_of(file: &File) -> Option<FileId> {
     let of = file.metadata().ok()?;
     if of.file_type().is_block_device() {
         let path = || c_path(sysfs::file_below_loop(of.rdev())?);
-        return file_of(file).or_else(|| id_at(&path()?));
+        return loop_file_id(file).or_else(|| id_at(&path()?));
     }
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
     let of = statx(file, c"", flags, StatxFlags::INO).ok().filter(|_| of.is_file())?;

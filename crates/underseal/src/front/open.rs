@@ -3,11 +3,13 @@
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use underseal_export::control::Status as About;
 use underseal_export::fuse::SOURCE;
+use underseal_sandbox::Asked;
 use underseal_volume::PersistentFlag;
 
 use super::args::{Args, SERVE};
@@ -36,7 +38,7 @@ pub(super) fn create(args: &Args, words: &Words<'_>) -> Result<()> {
 fn open_as(args: &Args, device: &Path, name: &Path) -> Result<()> {
     let place = Place::of(name)?;
     if args.serve {
-        return serve(args, device, &place);
+        return serve(args, device, place);
     }
     must_exist(device)?;
     let _lock = place.lock()?;
@@ -80,7 +82,7 @@ fn persist(args: &Args, device: &Path) -> Result<()> {
 }
 
 /// Unlocks the volume, and becomes a daemon: this returns only when it fails.
-fn serve(args: &Args, device: &Path, place: &Place) -> Result<()> {
+fn serve(args: &Args, device: &Path, place: Place) -> Result<()> {
     let call = volume(Call::new(&["open"]).word(device), args)?
         .flag("read-only", args.readonly)
         .flag("allow-discards", args.allow_discards)
@@ -89,11 +91,35 @@ fn serve(args: &Args, device: &Path, place: &Place) -> Result<()> {
         .option("policy", policy(args))
         .option("name", Some(place.name.to_string()))
         .flag("daemon", true);
-    match &place.file {
+    let call = match &place.file {
         Some(file) => call.option("fuse", Some(file)),
         None => call.flag("ublk", true),
+    };
+    // One volume is served by this process.
+    let _ = SERVED.set(place);
+    call.run()
+}
+
+/// The paths of the volume that this process serves.
+static SERVED: OnceLock<Place> = OnceLock::new();
+
+/// Does the part of the server's helper for the paths of a volume that is served under
+/// cryptsetup's name: the loop device over the file keeps the volume mounted.
+pub(crate) fn before_unmounting(asked: Asked<'_>) {
+    let Some(place) = SERVED.get() else { return };
+    match asked {
+        Asked::Mounted(_) => {}
+        Asked::Unmount { .. } => place.let_go(),
+        // `close` may be doing the same, or another server may have the name by now.
+        Asked::Gone if place.is_left() => {
+            if let Ok(_lock) = place.lock()
+                && !is_open(place)
+            {
+                place.clear();
+            }
+        }
+        Asked::Gone => {}
     }
-    .run()
 }
 
 /// Adds the options that name the volume.
@@ -202,8 +228,12 @@ fn policy(args: &Args) -> Option<String> {
 pub(super) fn close(_: &Args, words: &Words<'_>) -> Result<()> {
     let place = Place::of(words.need(0, "name")?)?;
     let Some(about) = about(&place)? else {
-        // The remains of a killed server are removed now.
-        place.clear();
+        // The remains of a killed server are removed now, unless the volume is just being opened.
+        if let Ok(_lock) = place.lock()
+            && !is_open(&place)
+        {
+            place.clear();
+        }
         return Err(Failure::new(Status::NoDevice, format!("Device {} is not active.", place.name)));
     };
     let place = place.where_served(&about);
@@ -256,10 +286,13 @@ fn is_used(file: &Path) -> Result<bool> {
 fn is_used_now(file: &Path) -> std::io::Result<bool> {
     let busy = |e: &std::io::Error| Errno::from_io_error(e) == Some(Errno::BUSY);
     match underseal_fuse::is_in_use(file) {
+        // The mount is gone: its server is about to end.
+        Err(e) if Errno::from_io_error(&e) == Some(Errno::INVAL) => Ok(false),
         // Users other than root find out by unmounting, after which the server ends.
         Err(e) if Errno::from_io_error(&e) == Some(Errno::PERM) => {
             match underseal_fuse::unmount(file, false, |found| found.source == SOURCE) {
                 Ok(()) => Ok(false),
+                Err(e) if Errno::from_io_error(&e) == Some(Errno::INVAL) => Ok(false),
                 Err(e) if busy(&e) => Ok(true),
                 Err(e) => Err(e),
             }
@@ -269,7 +302,12 @@ fn is_used_now(file: &Path) -> std::io::Result<bool> {
 }
 
 pub(super) fn about(place: &Place) -> Result<Option<About>> {
-    Ok(status_of_open(&place.name)?)
+    let since = Instant::now();
+    match status_of_open(&place.name) {
+        // A server that is just ending drops its clients.
+        Err(_) if since.elapsed() < Duration::from_secs(1) => Ok(status_of_open(&place.name)?),
+        about => Ok(about?),
+    }
 }
 
 fn is_open(place: &Place) -> bool {

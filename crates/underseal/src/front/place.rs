@@ -12,6 +12,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -19,7 +21,7 @@ use underseal_export::control::{Directory, Name, Status};
 use underseal_export::fuse::SOURCE;
 
 use super::failure::{self, Failure, Result};
-use super::loops;
+use super::loops::{self, LoopUse};
 
 /// The control device of ublk.
 const UBLK_CONTROL: &str = "/dev/ublk-control";
@@ -27,6 +29,7 @@ const UBLK_CONTROL: &str = "/dev/ublk-control";
 const MAPPER: &str = "/dev/mapper";
 
 /// The paths of one volume.
+#[derive(Debug)]
 pub(super) struct Place {
     pub(super) name: Name,
     /// The file that the plain bytes are mounted over; `None` for a block device.
@@ -86,9 +89,7 @@ impl Place {
         for folder in [folder, &default].into_iter().filter(|above| folder.starts_with(above)) {
             belongs_to_user(folder)?;
         }
-        if fs::symlink_metadata(file).is_err_and(|e| Errno::from_io_error(&e) == Some(Errno::NOTCONN)) {
-            underseal_fuse::unmount(file, true, |found| found.source == SOURCE).map_err(failed)?;
-        }
+        self.unmount_dead().map_err(failed)?;
         match File::options().write(true).create_new(true).mode(0o600).open(file) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             made => made.map(drop).map_err(failed),
@@ -118,13 +119,15 @@ impl Place {
         belongs_to_user(folder)?;
         let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(&path);
         let file = file.map_err(failed)?;
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(file),
-            Err(_) => {
-                let line = format!("Device {} is being opened or closed.", self.name);
-                Err(Failure::new(failure::Status::Busy, line))
+        // The process that clears up after a server has it for a moment.
+        for _ in 0..20 {
+            if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+                return Ok(file);
             }
+            thread::sleep(Duration::from_millis(50));
         }
+        let line = format!("Device {} is being opened or closed.", self.name);
+        Err(Failure::new(failure::Status::Busy, line))
     }
 
     /// Makes the link `/dev/mapper/NAME` to the plain bytes.
@@ -135,56 +138,116 @@ impl Place {
         let attach = |file: &PathBuf| loops::attach(file, about.block.min(4096), about.read_only);
         let device = self.file.as_ref().and_then(attach);
         let to = device.clone().unwrap_or_else(|| self.path());
-        // The record identifies the link when no other fact does.
-        let record =
-            |to: &Path| self.record().map_or(Ok(()), |path| fs::write(path, to.as_os_str().as_bytes()));
         let made = DirBuilder::new().recursive(true).mode(0o755).create(MAPPER);
-        if let Err(e) = made.and_then(|()| record(&to)).and_then(|()| symlink(&to, self.link())) {
-            device.iter().for_each(|device| loops::detach(device));
+        let made = made.and_then(|()| {
+            let of = device.as_deref().and_then(LoopUse::of_served).map(|of| of.to_bytes());
+            let record = of.unwrap_or_else(|| to.as_os_str().as_bytes().to_owned());
+            self.record().map_or(Ok(()), |path| fs::write(path, record))
+        });
+        if let Err(e) = made.and_then(|()| symlink(&to, self.link())) {
+            let of = device.as_deref().and_then(LoopUse::of);
+            let _ = of.map(|of| of.release());
             log::warn!("{}: {e}; the volume is at {}", self.link().display(), self.path().display());
         }
     }
 
-    /// Returns the block device that scripts know.
+    /// Returns the block device that scripts know, as long as it is the volume's.
     pub(super) fn device(&self) -> Option<PathBuf> {
         match &self.file {
             None => Some(self.path()),
-            Some(_) => self.linked().filter(|to| *to != self.path()),
+            Some(_) => self.loop_use().map(|of| of.device),
+        }
+    }
+
+    /// Returns the loop device that was made for the file, until it has given up the file: also
+    /// after the file was unmounted, and with its link gone.
+    fn loop_use(&self) -> Option<LoopUse> {
+        if !is_root() {
+            return None;
+        }
+        let recorded = self.recorded().and_then(|record| LoopUse::from_bytes(&record));
+        match recorded {
+            Some(of) => Some(of).filter(LoopUse::is_current),
+            // Older versions recorded the path alone.
+            None => {
+                let device = fs::read_link(self.link()).ok().filter(|to| to.starts_with("/dev"))?;
+                LoopUse::of(&device).filter(|_| loops::file_of(&device) == Some(self.path()))
+            }
         }
     }
 
     /// Releases the loop device, which disappears when no program has it open; the link stays.
     pub(super) fn detach(&self) {
-        if let Some(device) = self.device().filter(|device| loops::file_of(device) == Some(self.path())) {
-            loops::detach(&device);
+        if let Some(of) = self.loop_use()
+            && let Err(e) = of.release()
+        {
+            log::warn!("{}: {e}", of.device.display());
+        }
+    }
+
+    /// Releases the loop device of a volume whose server ends, and removes the link to it: the
+    /// kernel may give the device to another file when its last user has closed it. Waits a moment
+    /// for users, like udev.
+    pub(super) fn let_go(&self) {
+        if self.file.is_none() {
+            return;
+        }
+        self.unlink_keeping_record();
+        for _ in 0..40 {
+            if self.loop_use().is_none() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(25));
         }
     }
 
     /// Makes `/dev/mapper/NAME` lead to the file, in place of a loop device that was released.
     pub(super) fn lead_to_file(&self) {
-        if self.device().is_none() {
+        if self.file.is_none() || self.linked().is_none_or(|to| to == self.path()) {
             return;
         }
+        // The record keeps the loop device, which a program may have open still.
         let _ = fs::remove_file(self.link());
-        let record = self.record().map(|path| fs::write(path, self.path().as_os_str().as_bytes()));
-        if let Err(e) = record.transpose().and_then(|_| symlink(self.path(), self.link())) {
+        if let Err(e) = symlink(self.path(), self.link()) {
             log::warn!("{}: {e}; the volume is at {}", self.link().display(), self.path().display());
+        }
+    }
+
+    /// Corrects `/dev/mapper/NAME` where it leads to a loop device that has given up the file: by
+    /// now another file may have that.
+    pub(super) fn mend_link(&self, mend: fn(&Self)) {
+        let leads_astray = || {
+            let to = self.linked().filter(|to| *to != self.path());
+            self.file.is_some() && to.is_some() && self.loop_use().is_none()
+        };
+        // Where the volume is just being opened or closed, that corrects it.
+        if leads_astray()
+            && let Ok(_lock) = self.lock()
+            && leads_astray()
+        {
+            mend(self);
         }
     }
 
     /// Removes `/dev/mapper/NAME`, and the loop device that it led to.
     pub(super) fn unlink(&self) {
+        self.unlink_keeping_record();
+        let _ = self.record().map(fs::remove_file);
+    }
+
+    /// As [`Self::unlink`]. The record tells of a loop device that is still in use.
+    fn unlink_keeping_record(&self) {
+        self.detach();
         if self.linked().is_some() {
-            self.detach();
             // The link leads nowhere now.
             let _ = fs::remove_file(self.link());
         }
-        let _ = self.record().map(fs::remove_file);
     }
 
     /// Removes the paths of a closed volume.
     pub(super) fn clear(&self) {
         self.unlink();
+        let _ = self.unmount_dead();
         // A file with contents belongs to the user.
         if let Some(file) = &self.file
             && fs::symlink_metadata(file).is_ok_and(|about| about.is_file() && about.len() == 0)
@@ -193,20 +256,48 @@ impl Place {
         }
     }
 
+    /// Returns true when any of the paths is there.
+    pub(super) fn is_left(&self) -> bool {
+        let paths = [self.file.clone(), self.record()];
+        paths
+            .into_iter()
+            .flatten()
+            .any(|path| !matches!(fs::symlink_metadata(path), Err(e) if e.kind() == io::ErrorKind::NotFound))
+    }
+
+    /// Removes the mount of a server that was killed.
+    fn unmount_dead(&self) -> io::Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        match fs::symlink_metadata(file) {
+            Err(e) if Errno::from_io_error(&e) == Some(Errno::NOTCONN) => {
+                underseal_fuse::unmount(file, true, |found| found.source == SOURCE)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Returns the link's target, if this program made the link for a volume of this name; also
     /// when the loop device has another file by now.
     fn linked(&self) -> Option<PathBuf> {
         let to = fs::read_link(self.link()).ok().filter(|_| is_root())?;
-        let recorded = self.record().and_then(|path| fs::read(path).ok());
-        let is_ours = to == self.path()
-            || loops::file_of(&to) == Some(self.path())
-            || recorded.is_some_and(|device| device == to.as_os_str().as_bytes());
+        let recorded = || {
+            let record = self.recorded()?;
+            let path = record.split(|byte| *byte == 0).next()?;
+            Some(path == to.as_os_str().as_bytes())
+        };
+        let is_ours =
+            to == self.path() || loops::file_of(&to) == Some(self.path()) || recorded().unwrap_or(false);
         is_ours.then_some(to)
     }
 
-    /// Returns the file that records the link's target.
+    /// Returns the path of the record: what the link leads to, with the [use](LoopUse) of a loop
+    /// device. It identifies both when no other fact does.
     fn record(&self) -> Option<PathBuf> {
         Some(self.file.as_ref()?.with_file_name(format!(".{}.device", self.name)))
+    }
+
+    fn recorded(&self) -> Option<Vec<u8>> {
+        fs::read(self.record()?).ok()
     }
 }
 

@@ -22,9 +22,12 @@ pub(super) fn status(_: &Args, words: &Words<'_>) -> Result<()> {
     let place = Place::of(words.need(0, "name")?)?;
     let shown = printable(&place.shown().to_string_lossy());
     let Some(about) = about(&place)? else {
+        place.mend_link(Place::unlink);
         print(&format!("{shown} is inactive.\n"))?;
         return Err(Failure::quiet(Status::NoDevice));
     };
+    let place = place.where_served(&about);
+    place.mend_link(Place::lead_to_file);
     Ok(print(&format!("{shown} is active.\n{}", lines(&place, &about).concat()))?)
 }
 

@@ -16,8 +16,8 @@ pub(super) fn resize(args: &Args, words: &Words<'_>) -> Result<()> {
     let place = Place::of(words.need(0, "name")?)?;
     let sectors = args.size.filter(|size| *size > 0).map(|size| format!("{size}s"));
     let size = args.device_size.map(|size| size.to_string()).or(sectors);
+    let about = must_be_open(&place)?;
     Call::new(&["resize"]).word(place.name.to_string()).option("size", size).run()?;
-    let Some(about) = status_of_open(&place.name)? else { return Ok(()) };
     let place = place.where_served(&about);
     match place.device().filter(|_| place.file.is_some()) {
         None => Ok(()),
@@ -44,11 +44,16 @@ pub(super) fn resume(args: &Args, words: &Words<'_>) -> Result<()> {
     if args.token_only { call.run() } else { call.secret(args).run() }
 }
 
-/// Refuses volumes without a header, which alone can confirm the key.
-fn must_be_luks(place: &Place) -> Result<About> {
+/// Returns the state of an open volume.
+fn must_be_open(place: &Place) -> Result<About> {
     let name = &place.name;
     let not_active = || Failure::new(Status::NoDevice, format!("Device {name} is not active."));
-    let about = status_of_open(name)?.ok_or_else(not_active)?;
+    status_of_open(name)?.ok_or_else(not_active)
+}
+
+/// Refuses volumes without a header, which alone can confirm the key.
+fn must_be_luks(place: &Place) -> Result<About> {
+    let about = must_be_open(place)?;
     match about.opened.as_ref().map(|opened| opened.format) {
         Some(Format::Luks1 | Format::Luks2) => Ok(about),
         _ => Err(Failure::wrong("This operation is supported only for LUKS device.")),

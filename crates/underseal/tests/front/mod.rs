@@ -5,6 +5,7 @@
 //!   pair.rs      the same command to both, each with its own folder of images
 //!   words.rs     statuses, refusals, and output
 //!   volumes.rs   luksFormat; open, close and status on a mounted file system
+//!   ends.rs      servers that end without `close`, and what they leave
 //!   keyslots.rs  luksAddKey and its kin, and what the other program makes of the image afterwards
 //!   key_files.rs passphrases and key files, from wherever they come
 //!   headers.rs   backup, restore, convert, config, erase, tokens
@@ -15,6 +16,7 @@
 //! ```
 
 mod drivers;
+mod ends;
 mod headers;
 mod key_files;
 mod keyslots;

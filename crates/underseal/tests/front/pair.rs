@@ -6,8 +6,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use crate::support::mounts::client;
 use crate::support::tools::missing;
-use crate::support::{Scratch, tool};
+use crate::support::{Scratch, output, tool};
 
 /// Key derivation that costs next to nothing.
 pub(crate) const CHEAP: [&str; 4] = ["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"];
@@ -103,6 +104,31 @@ impl Pair {
         let theirs = with_stdin(self.theirs().args(words("ours")), passphrase);
         assert_eq!(ours.status.success(), opens, "ours on theirs: {}", all(&ours));
         assert_eq!(theirs.status.success(), opens, "theirs on ours: {}", all(&theirs));
+    }
+}
+
+/// A volume that is closed however a test ends.
+pub(crate) struct Open<'a> {
+    pub(crate) pair: &'a Pair,
+    pub(crate) name: String,
+    pub(crate) plain: PathBuf,
+}
+
+impl<'a> Open<'a> {
+    #[track_caller]
+    pub(crate) fn start(pair: &'a Pair, name: &str, words: &[&str], stdin: &str) -> Self {
+        let name = format!("us-{name}-{}", std::process::id());
+        let output = with_stdin(pair.ours().arg("open").args(words).arg(&name), stdin);
+        assert!(output.status.success(), "{}", all(&output));
+        let plain = pair.folder("mapper").join(&name);
+        Self { pair, name, plain }
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        let _ = output(client("fusermount3").args(["-u", "-q", "-z", "--"]).arg(&self.plain));
+        let _ = self.pair.ours().args(["close", &self.name]).output();
     }
 }
 

@@ -1,9 +1,9 @@
 //! Volumes that are made and opened.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::front::pair::{CHEAP, Pair, all, text, with_stdin};
+use crate::front::pair::{CHEAP, Open, Pair, all, text, with_stdin};
 use crate::support::mounts::{cannot_fuse, cannot_mount, client, skip};
 use crate::support::{output, run, tool};
 
@@ -41,31 +41,6 @@ fn steady(dump: &[u8]) -> Vec<String> {
     let varies = ["UUID:", "Salt:", "Digest:", "MK salt:", "MK digest:", "Epoch:", "MK iterations:"];
     let keeps = |line: &&str| !is_hex(line) && !varies.iter().any(|word| line.trim().starts_with(word));
     text.lines().filter(keeps).map(str::to_owned).collect()
-}
-
-/// A volume that is closed however a test ends.
-struct Open<'a> {
-    pair: &'a Pair,
-    name: String,
-    plain: PathBuf,
-}
-
-impl<'a> Open<'a> {
-    #[track_caller]
-    fn start(pair: &'a Pair, name: &str, words: &[&str], stdin: &str) -> Self {
-        let name = format!("us-{name}-{}", std::process::id());
-        let output = with_stdin(pair.ours().arg("open").args(words).arg(&name), stdin);
-        assert!(output.status.success(), "{}", all(&output));
-        let plain = pair.folder("mapper").join(&name);
-        Self { pair, name, plain }
-    }
-}
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        let _ = output(client("fusermount3").args(["-u", "-q", "-z", "--"]).arg(&self.plain));
-        let _ = self.pair.ours().args(["close", &self.name]).output();
-    }
 }
 
 #[test]

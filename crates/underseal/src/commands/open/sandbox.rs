@@ -8,11 +8,12 @@ use underseal_datapath::Mapping;
 use underseal_device::restrictions;
 use underseal_export::control::status::Sandbox;
 use underseal_export::fuse::MountPoint;
-use underseal_sandbox::{Helper, Needs, OfMount, Rings, State, will_open_log};
+use underseal_sandbox::{Asked, Helper, Needs, OfMount, Rings, State, will_open_log};
 
 use crate::cli::ServeArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::front;
 use crate::lower::{Remote, address};
 
 /// The folder of cryptsetup's locks of block devices' headers, and of reencryptions.
@@ -29,7 +30,11 @@ pub(super) fn prepare(args: &ServeArgs, mount_point: Option<&MountPoint>) -> Res
     match mount_point.map(MountPoint::point) {
         None => Helper::start(None, Some(restrictions::for_server)),
         Some(point) => {
-            let answer = point.answers();
+            let unmount = point.answers();
+            let answer = |asked: Asked<'_>| {
+                front::before_unmounting(asked);
+                unmount(asked)
+            };
             let mount = OfMount { answer: &answer, keeps: &point.descriptors() };
             Helper::start(Some(mount), Some(restrictions::for_server))
         }
