@@ -58,7 +58,7 @@ pub(super) fn file_of(device: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(file.trim_end_matches(" (deleted)")))
 }
 
-/// One use of a loop device, from the file's attachment to the device's release: after that the
+/// A use of a loop device, from the file's attachment to the device's release: after that the
 /// kernel may give the device to another file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LoopUse {
@@ -150,7 +150,7 @@ mod tests {
             let of = LoopUse { device: "/dev/loop3".into(), sequence, file };
             assert_eq!(LoopUse::from_bytes(&of.to_bytes()), Some(of));
         }
-        for bytes in [&b"/dev/loop3"[..], b"/dev/loop3\0", b"/dev/loop3\0001 2", b"/dev/loop3\0001 2 3 4"] {
+        for bytes in [&b"/dev/loop3"[..], b"/dev/loop3\0", b"/dev/loop3\x001 2", b"/dev/loop3\x001 2 3 4"] {
             assert_eq!(LoopUse::from_bytes(bytes), None);
         }
     }

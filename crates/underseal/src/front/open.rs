@@ -95,7 +95,7 @@ fn serve(args: &Args, device: &Path, place: Place) -> Result<()> {
         Some(file) => call.option("fuse", Some(file)),
         None => call.flag("ublk", true),
     };
-    // One volume is served by this process.
+    // A process serves a single volume.
     let _ = SERVED.set(place);
     call.run()
 }
