@@ -102,9 +102,9 @@ pub use recovery::{is_recovery_key, recovery_key};
 pub use rekey::{KeyCheck, Keyless};
 pub use repair::repair;
 pub use settings::{PersistentFlag, Settings};
-pub use storage::named_file::NamedFile;
 pub use storage::new_file::{create_private, new_file, remove_new_file};
 pub use storage::{ReadAt, Target};
+pub use underseal_named_file::NamedFile;
 pub use unlock::{ActivateOptions, UnlockOptions, Unlocked, VolumeKey};
 pub use volume::{Segment, SegmentKind, Stored, Volume};
 

@@ -6,20 +6,20 @@
 //! compare it once a tick of the kernel's coarse clock, and always where they reach the end: only
 //! those could give the file its old size back.
 //!
-//! A file that has no name any more, removed or replaced by another one, ends with this program: a
-//! flush that succeeds would promise bytes that no program can read. One that had none at the
-//! opening is a temporary one.
+//! A file that was removed ends with this program, and one that was replaced is not the file any
+//! more that its name leads to: a flush that succeeds would promise bytes that no program finds. A
+//! file that had no name at the opening is a temporary one; one that was moved is still there.
 //!
 //! Once a file was too short, or has lost its name, all flushes and changes fail until the device
 //! is opened again, or the volume takes the new size over ([`need`](crate::Device::need), an
 //! operator's `resize`).
 
 use std::fs::File;
-use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
 
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
+use underseal_named_file::{FileName, NameState};
 
 use super::Shared;
 use crate::Error;
@@ -34,22 +34,22 @@ pub(super) struct KnownSize {
     /// The time of the last look at the file, in nanoseconds.
     looked: AtomicI64,
     is_cut: AtomicBool,
-    /// A regular file had a name at the opening.
-    had_name: bool,
+    /// The file's name at the opening.
+    name: FileName,
 }
 
 /// A fault of a file.
 enum Fault {
     /// The size in bytes.
     Short(u64),
-    Nameless,
+    /// Removed, or another file has its name.
+    Lost,
 }
 
 impl KnownSize {
     pub(super) fn new(size: u64, file: &File) -> Self {
         let (looked, is_cut) = Default::default();
-        let had_name = file.metadata().is_ok_and(|of| of.is_file() && of.nlink() > 0);
-        Self { size: size.into(), needed: size.into(), looked, is_cut, had_name }
+        Self { size: size.into(), needed: size.into(), looked, is_cut, name: FileName::of_opened(file) }
     }
 
     pub(super) fn get(&self) -> u64 {
@@ -82,7 +82,7 @@ impl KnownSize {
         let size = if of.is_file() { of.len() } else { super::size(file).ok()? };
         let fault = match () {
             () if size < self.needed.load(SeqCst) => Fault::Short(size),
-            () if self.had_name && of.nlink() == 0 => Fault::Nameless,
+            () if self.name.state(file).ok()? != NameState::Kept => Fault::Lost,
             () => return None,
         };
         (!self.is_cut.swap(true, SeqCst)).then_some(fault)
@@ -90,7 +90,7 @@ impl KnownSize {
 }
 
 impl Shared {
-    /// Fails with `EIO` once another program has made the file shorter.
+    /// Fails with `EIO` once another program has made the file shorter, removed or replaced it.
     pub(super) fn miss_end(&self) -> Result<(), Errno> {
         match self.size.look(&self.file) {
             Some(Fault::Short(found)) => log::error!(
@@ -99,9 +99,9 @@ impl Shared {
                 self.name,
                 self.size.needed.load(SeqCst)
             ),
-            Some(Fault::Nameless) => log::error!(
-                "{}: another program has removed or replaced it: what clients write is lost when it is closed; nothing is written \
-                 any more",
+            Some(Fault::Lost) => log::error!(
+                "{}: another program has removed it, or put another file in its place: nothing that clients write would be found \
+                 there; nothing is written any more",
                 self.name
             ),
             None => {}
@@ -109,7 +109,7 @@ impl Shared {
         if self.is_cut() { Err(Errno::IO) } else { Ok(()) }
     }
 
-    /// True once the file was found to be too short.
+    /// True once the file was found to be too short, removed or replaced.
     pub(super) fn is_cut(&self) -> bool {
         self.size.is_cut.load(SeqCst)
     }
@@ -119,16 +119,18 @@ impl Shared {
         let name = &self.name;
         let what = match () {
             () if self.is_taken_over() => {
-                format!("has put other data in the place of {name}'s header, or changed its UUID")
+                format!(
+                    "has put other data in the place of {name}'s header, changed its UUID, or replaced its file"
+                )
             }
-            () if self.is_cut() => format!("has made {name} shorter, or removed it"),
+            () if self.is_cut() => format!("has made {name} shorter, or removed or replaced it"),
             () => return error,
         };
         Error::new(error.kind(), format!("{error}: another program {what}")).with_source(Errno::IO)
     }
 
     /// Fails with `EIO` where nothing may be changed any more: another program has taken the data
-    /// over, or made the file shorter. `end` is where the change ends.
+    /// over, or made the file shorter, removed or replaced it. `end` is where the change ends.
     pub(super) fn may_change_to(&self, end: u64) -> Result<(), Errno> {
         if self.is_taken_over() {
             return Err(Errno::IO);

@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_cut_removed_or_replaced_is_not_written_and_not_synced() {
-        for change in ["cut", "removed", "replaced"] {
+        for change in ["cut", "removed", "replaced", "replaced, and has another name"] {
             let folder = tempfile::tempdir().unwrap();
             let [path, other] = ["image", "other"].map(|name| folder.path().join(name));
             std::fs::write(&path, vec![0; 1 << 20]).unwrap();
@@ -74,6 +74,9 @@ mod tests {
                 "cut" => std::fs::File::options().write(true).open(&path).unwrap().set_len(SIZE / 2).unwrap(),
                 "removed" => std::fs::remove_file(&path).unwrap(),
                 _ => {
+                    if change != "replaced" {
+                        std::fs::hard_link(&path, folder.path().join("link")).unwrap();
+                    }
                     std::fs::copy(&path, &other).unwrap();
                     std::fs::rename(&other, &path).unwrap();
                 }
