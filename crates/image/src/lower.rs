@@ -292,7 +292,7 @@ impl Lower {
             _ => return Ok(()),
         };
         let elsewhere = match apart.map(|apart| &*apart.kind) {
-            Some(Kind::Header(header)) => Some(header.file().try_clone().map_err(unwatched)?),
+            Some(Kind::Header(header)) => Some(header.try_clone().map_err(unwatched)?),
             Some(_) => return Ok(()),
             None => None,
         };

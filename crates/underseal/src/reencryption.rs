@@ -187,7 +187,7 @@ impl Place {
         {
             match apart {
                 None => expect_header(image, luks2, 0, None)?,
-                Some(Where::File(file)) => expect_header(image, luks2, 0, Some(file.file()))?,
+                Some(Where::File(file)) => expect_header(image, luks2, 0, Some(file))?,
                 Some(Where::Image(_) | Where::Device(_)) => {}
             }
         }
@@ -320,13 +320,13 @@ pub(crate) fn expect_header(
     image: &FileDevice,
     header: &luks2::Header,
     start: u64,
-    apart: Option<&File>,
+    apart: Option<&NamedFile>,
 ) -> underseal_volume::Result<()> {
     let cannot =
         |e| underseal_volume::Error::new(ErrorKind::Io, "the header cannot be watched").with_source(e);
     let mut copies = header.copies();
     copies.iter_mut().flatten().for_each(|(offset, _)| *offset += start);
-    let apart = apart.map(File::try_clone).transpose().map_err(cannot)?;
+    let apart = apart.map(NamedFile::try_clone).transpose().map_err(cannot)?;
     let bytes = ExpectedBytes::of_header(copies, apart, underseal_volume::is_header_locked);
     image.expect(bytes).map_err(|e| {
         underseal_volume::Error::new(ErrorKind::Io, "the header cannot be watched").with_source(e)

@@ -8,7 +8,9 @@
 //!
 //! That lock has the UUID in its name: after `cryptsetup luksUUID` it is found no more, and another
 //! program may reencrypt the volume as a closed one. So the UUID counts as a part of the header,
-//! and a header that is detached is checked, too.
+//! and a header that is detached is checked, too. Where another file has taken the name of a
+//! detached header, other programs read and change that one, and nothing is known of it any more. A
+//! header that was only removed is taken for one that was fetched for the opening.
 //!
 //! A header has two copies, and an update leaves one of them alone, so one copy is enough. Only a
 //! program that writes a whole header, as `header restore` does, wipes both for a moment, under the
@@ -23,6 +25,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use underseal_named_file::{NameState, NamedFile};
 
 use super::{FileAccess, FileDevice, Shared, sysfs};
 use crate::{Arena, Buffer, Error, ErrorKind, Result};
@@ -45,7 +48,7 @@ pub struct ExpectedBytes {
     /// The runs of each copy: one copy of which all runs match is enough.
     pub copies: Vec<Runs>,
     /// The open file with the bytes, where it is not the image.
-    pub elsewhere: Option<File>,
+    pub elsewhere: Option<NamedFile>,
     /// The name of the checked structure, for the log.
     pub what: &'static str,
     /// Whether another program holds the lock for writing these bytes.
@@ -54,7 +57,7 @@ pub struct ExpectedBytes {
 
 impl ExpectedBytes {
     /// The copies of a LUKS header, which may lie in another file than the data.
-    pub fn of_header(copies: [Runs; 2], elsewhere: Option<File>, is_locked: fn(&File) -> bool) -> Self {
+    pub fn of_header(copies: [Runs; 2], elsewhere: Option<NamedFile>, is_locked: fn(&File) -> bool) -> Self {
         Self { copies: copies.into(), elsewhere, what: "its LUKS header", is_locked }
     }
 }
@@ -68,6 +71,8 @@ pub(super) struct Expected {
     /// The bytes were found once. A header may be repaired after the opening.
     seen: AtomicBool,
     gone: AtomicBool,
+    /// The file of a detached header was found to be removed: its name is another file's to take.
+    is_removed: AtomicBool,
 }
 
 /// The result of a check.
@@ -86,14 +91,14 @@ impl FileDevice {
     /// `Open` when the file cannot be opened once more; `Memory` when the system has none.
     pub fn expect(&self, bytes: ExpectedBytes) -> Result<()> {
         if self.shared.expected.get().is_none() {
-            let on = bytes.elsewhere.as_ref().unwrap_or(&self.shared.file);
+            let on = bytes.elsewhere.as_ref().map_or(&self.shared.file, NamedFile::file);
             let is_loop =
                 on.metadata().is_ok_and(|of| of.file_type().is_block_device()) && sysfs::is_loop(on);
             let access = if is_loop { FileAccess::Direct } else { FileAccess::Cached };
             let direct = if is_loop { Some(Mutex::new(memory()?)) } else { None };
-            let (seen, gone) = Default::default();
+            let (seen, gone, is_removed) = Default::default();
             let file = self.open_again_as(on, access)?;
-            let _ = self.shared.expected.set(Expected { file, direct, bytes, seen, gone });
+            let _ = self.shared.expected.set(Expected { file, direct, bytes, seen, gone, is_removed });
         }
         // The bytes of the first call are in force.
         self.shared.expected.get().map(Expected::are_there);
@@ -150,8 +155,25 @@ impl Expected {
         Ok(found)
     }
 
-    /// Checks the bytes. A failed read is no evidence of their loss.
+    /// Whether another file has the name of a detached header.
+    fn is_replaced(&self) -> bool {
+        let Some(elsewhere) = &self.bytes.elsewhere else { return false };
+        if self.is_removed.load(SeqCst) {
+            return false;
+        }
+        // A file that cannot be looked at is no evidence.
+        let state = elsewhere.name_state().unwrap_or(NameState::Kept);
+        if state == NameState::Removed {
+            self.is_removed.store(true, SeqCst);
+        }
+        state == NameState::Replaced
+    }
+
+    /// Checks the bytes, and the name of their file. A failed read is no evidence of their loss.
     fn look(&self) -> io::Result<Evidence> {
+        if self.is_replaced() {
+            return Ok(Evidence::Gone);
+        }
         let begin = Instant::now();
         let mut unlocked = None;
         loop {
@@ -195,7 +217,7 @@ impl Shared {
             Ok(Evidence::Gone) => {
                 if !expected.gone.swap(true, SeqCst) {
                     log::error!(
-                        "{}: {what} is gone or has another UUID: another program has taken the data over, or may do so unseen, and \
+                        "{}: {what} is gone, has another UUID, or another file has its name: another program has taken the data over, or may do so unseen, and \
                          what clients wrote since may be missing there; nothing is written any more. See \"An open volume\" in docs/reencryption.md",
                         self.name
                     );
@@ -215,6 +237,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::path::Path;
 
     use rustix::fs::{FlockOperation, flock};
 
@@ -230,7 +253,7 @@ mod tests {
     }
 
     /// An image that begins with one of the runs, and its device.
-    fn image_in(folder: &std::path::Path, first: u8) -> (tempfile::NamedTempFile, FileDevice) {
+    fn image_in(folder: &Path, first: u8) -> (tempfile::NamedTempFile, FileDevice) {
         let mut image = tempfile::NamedTempFile::new_in(folder).unwrap();
         image.write_all(&[first; 8192]).unwrap();
         let device = FileDevice::open(image.path(), OpenOptions::default()).unwrap();
@@ -272,7 +295,7 @@ mod tests {
         let write = |place, byte: u8| header.as_file().write_all_at(&[byte; 6], place).unwrap();
         let device = FileDevice::open(image.path(), OpenOptions::default()).unwrap();
         let copies = [0, SECOND].map(|at| vec![(at, vec![7; 6]), (at + 168, vec![7; 37])]).into();
-        let elsewhere = Some(header.reopen().unwrap());
+        let elsewhere = Some(NamedFile::opened(header.reopen().unwrap()));
         device.expect(ExpectedBytes { copies, elsewhere, ..first_and_second() }).unwrap();
         let mut channel = Blocking::new(&device).unwrap();
         channel.flush().unwrap();
@@ -281,6 +304,47 @@ mod tests {
         write(170, 8);
         channel.flush().unwrap_err();
         channel.write(4096, &[1; 512], false).unwrap_err();
+    }
+
+    /// A device over an image whose header is in a file of its own.
+    fn device_with(header: &Path) -> (tempfile::NamedTempFile, FileDevice) {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        image.as_file().set_len(8192).unwrap();
+        std::fs::write(header, [7; 8192]).unwrap();
+        let device = FileDevice::open(image.path(), OpenOptions::default()).unwrap();
+        let elsewhere = Some(NamedFile::opened(File::open(header).unwrap()));
+        device.expect(ExpectedBytes { elsewhere, ..first_and_second() }).unwrap();
+        Blocking::new(&device).unwrap().flush().unwrap();
+        (image, device)
+    }
+
+    #[test]
+    fn a_header_whose_name_another_file_has_is_gone_and_one_that_was_removed_is_not_missed() {
+        let folder = tempfile::tempdir().unwrap();
+        let [header, other, new] = ["header", "other", "new"].map(|name| folder.path().join(name));
+        for links in [false, true] {
+            let (_image, device) = device_with(&header);
+            let mut channel = Blocking::new(&device).unwrap();
+            if links {
+                let _ = std::fs::remove_file(&other);
+                std::fs::hard_link(&header, &other).unwrap();
+            }
+            std::fs::copy(&header, &new).unwrap();
+            std::fs::rename(&new, &header).unwrap();
+            let error = channel.flush().unwrap_err();
+            assert!(error.to_string().contains("replaced"), "{error}");
+            channel.write(4096, &[1; 512], false).unwrap_err();
+        }
+        // A header that was fetched for the opening, and its name, which another one has later.
+        let (_image, device) = device_with(&header);
+        let mut channel = Blocking::new(&device).unwrap();
+        std::fs::rename(&header, &other).unwrap();
+        channel.flush().unwrap();
+        std::fs::remove_file(&other).unwrap();
+        channel.flush().unwrap();
+        std::fs::write(&header, [8; 8192]).unwrap();
+        channel.flush().unwrap();
+        channel.write(4096, &[1; 512], true).unwrap();
     }
 
     #[test]

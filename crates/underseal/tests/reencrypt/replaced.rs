@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use super::online::{wait_for, wait_for_progress, words};
 use super::*;
+use crate::support::nbd::Client;
 use crate::support::scratch::assert_same;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::underseal;
@@ -72,6 +73,92 @@ fn an_image_that_is_replaced_while_it_is_open_is_not_reencrypted_to_the_end() {
     wait_for(&operator, "image", "failed");
     assert!(dump(&header).contains("online-reencrypt"), "the old key is kept");
     server.kill();
+}
+
+/// Each file that is replaced has another name, or has none.
+#[test]
+fn a_header_that_is_replaced_while_it_is_open_ends_the_reencryption_and_all_flushes() {
+    for links in [false, true] {
+        let operator = Operator::new();
+        let (volume, header) = detached(&operator.scratch, "a_header_that_is_replaced_while_it_is_open");
+        if links {
+            fs::hard_link(&header, operator.scratch.path("link")).unwrap();
+        }
+        let server = operator.serve(&volume, &[]);
+        operator.does(&words(&volume, "--rate 2M --no-wait"));
+        wait_for_progress(&operator, "image");
+        replace(&header);
+        wait_for(&operator, "image", "failed");
+        assert!(dump(&header).contains("online-reencrypt"), "the new file is not the volume's");
+        let mut client = Client::connect(&server.socket()).unwrap();
+        assert!(client.flush().is_err());
+        client.write(0, &[1; 4096]).unwrap_err();
+        drop(client);
+        operator.is_refused("close image", 8, "the last flush");
+    }
+}
+
+/// cryptsetup finds the file that has the header's name, and knows nothing of the server's.
+#[test]
+fn a_server_acknowledges_nothing_once_its_header_or_image_was_replaced() {
+    for (is_header, links, is_handed_over) in
+        [(true, false, false), (true, true, true), (false, true, false), (false, true, true)]
+    {
+        let operator = Operator::new();
+        let (volume, header) = detached(&operator.scratch, "a_server_acknowledges_nothing_once_its_header");
+        let path = if is_header { &header } else { &volume.image };
+        if links {
+            fs::hard_link(path, operator.scratch.path("link")).unwrap();
+        }
+        let server = operator.serve(&volume, &["--hand-over"]);
+        let client = || Client::connect(&server.socket()).unwrap();
+        client().write(0, &[1; 4096]).unwrap();
+        if is_handed_over {
+            operator.does("upgrade image");
+        }
+        client().flush().unwrap();
+        replace(path);
+        // A new server would know nothing of the file that was replaced.
+        assert_ne!(operator.run("upgrade image").code, Some(0));
+        let mut client = client();
+        assert!(client.flush().is_err(), "header {is_header}, links {links}");
+        assert!(client.write(0, &[2; 4096]).is_err());
+        drop(client);
+        operator.is_refused("close image", 8, "the last flush");
+    }
+}
+
+#[test]
+fn a_server_goes_on_where_its_files_are_moved_and_where_its_header_was_fetched() {
+    let operator = Operator::new();
+    let (volume, header) = detached(&operator.scratch, "a_server_goes_on_where_its_files_are_moved");
+    let folder = operator.scratch.path("folder");
+    fs::create_dir(&folder).unwrap();
+    let fetched = folder.join("header");
+    fs::copy(&header, &fetched).unwrap();
+    let image = folder.join("image");
+    fs::rename(&volume.image, &image).unwrap();
+    let moved = Volume { image, options: vec!["--header".into(), text(&fetched).into()], ..volume };
+    let server = operator.serve(&moved, &[]);
+    let mut client = Client::connect(&server.socket()).unwrap();
+    let mut writes = |what| {
+        client.write(0, &[1; 4096]).unwrap();
+        client.flush().unwrap_or_else(|e| panic!("{what}: {e}"));
+    };
+    writes("as it was opened");
+    fs::remove_file(&fetched).unwrap();
+    writes("without the header that was fetched");
+    fs::copy(&header, &fetched).unwrap();
+    writes("with a header that was fetched once more");
+    let other = operator.scratch.path("other");
+    fs::rename(&folder, &other).unwrap();
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("image"), "another folder's").unwrap();
+    writes("in a folder that was renamed");
+    fs::rename(other.join("image"), other.join("moved")).unwrap();
+    writes("under another name");
+    drop(client);
+    server.stop();
 }
 
 #[test]
