@@ -68,8 +68,8 @@ impl Backup {
     /// `BadOption` when the existing header has its data or its keyslots in other places;
     /// `Unsupported` when the backup has a requirement that cannot be restored; `TooSmall` when it
     /// does not fit; `NoRoom` when a crash could lose both, unless that is permitted; `Busy` when
-    /// the contents have changed meanwhile, and while the existing volume is being reencrypted;
-    /// `Io`.
+    /// the contents have changed meanwhile, and while the existing volume is being reencrypted,
+    /// or is open with another header; `Io`.
     pub fn restore(
         &self,
         on: &(impl Target + ?Sized),
@@ -81,9 +81,10 @@ impl Backup {
         if now != *found {
             return Err(changed());
         }
-        // A running reencryption would lose its key and its progress.
-        let _no_reencryption = match &old {
+        // A running reencryption would lose its key and its progress, an open volume its header.
+        let _closed = match &old {
             Some(old) if is_reencrypted(old) => ReencryptionLock::take_turn(old.uuid(), LockTo::Change)?,
+            Some(old) if matches!(found, Found::Another(_)) => ReencryptionLock::of_closed(old, on)?,
             _ => None,
         };
         self.fits(on, options)?;
