@@ -11,7 +11,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -91,7 +91,7 @@ fn place(file: &File) -> Option<(OwnedFd, OsString)> {
     is_its.then_some((folder, name))
 }
 
-fn there(folder: &OwnedFd, name: &OsString) -> Result<Stat, Errno> {
+fn there(folder: &OwnedFd, name: &OsStr) -> Result<Stat, Errno> {
     statat(folder, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT)
 }
 
