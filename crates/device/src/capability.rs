@@ -12,7 +12,7 @@ pub trait ZoneControl: Send + Sync {
     /// Returns the present state of up to `most` zones from `offset` on.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's; `ENOTTY` for a device that reports no zones.
     fn report_zones(&self, offset: u64, most: usize) -> io::Result<Vec<Zone>>;
 
     /// The limits on zones in use at a time.
@@ -21,7 +21,7 @@ pub trait ZoneControl: Send + Sync {
     /// Applies an action to the zones of a range, and waits for it.
     ///
     /// # Errors
-    /// The system's.
+    /// As [`report_zones`](Self::report_zones).
     fn act_on_zones(&self, action: ZoneAction, offset: u64, len: u64) -> io::Result<()>;
 }
 

@@ -21,7 +21,7 @@ thread_local! {
 
 /// Lets reads run side by side, and a write alone.
 pub(crate) struct ImageLock {
-    /// None for a read-only image, whose reads need not wait for each other: counting them would
+    /// A read-only image has none: its reads need not wait for each other, and counting them would
     /// cost threads on several processors more than the lock is worth.
     lock: Option<RwLock<()>>,
     /// The process with the threads that hold the lock. A child of a fork would wait for them for

@@ -3,7 +3,7 @@
 use std::io;
 
 use rustix::io::Errno;
-use underseal_device::{Device, Zone, ZoneAction, ZoneLimits, Zones};
+use underseal_device::{Device, Zone, ZoneAction, ZoneControl, ZoneLimits, Zones};
 
 use super::Mapping;
 use crate::layout::SegmentPlace;
@@ -19,7 +19,7 @@ impl Mapping {
 
     /// The limits on zones in use at a time.
     pub fn zone_limits(&self) -> ZoneLimits {
-        self.zoned().and_then(|(device, _)| Some(device.zone_control()?.zone_limits())).unwrap_or_default()
+        self.zone_control().map_or_else(ZoneLimits::default, |(zones, _)| zones.zone_limits())
     }
 
     /// Returns the current state of up to `most` zones from `offset` on, none beyond the end. Asks
@@ -28,11 +28,11 @@ impl Mapping {
     /// # Errors
     /// The system's; `ENOTTY` for a volume without zones.
     pub fn report_zones(&self, offset: u64, most: usize) -> io::Result<Vec<Zone>> {
-        let (device, lower) = self.zoned().ok_or_else(without)?;
+        let (control, lower) = self.zone_control().ok_or_else(without)?;
         if offset >= self.size() {
             return Ok(Vec::new());
         }
-        let mut zones = device.zone_control().ok_or_else(without)?.report_zones(lower + offset, most)?;
+        let mut zones = control.report_zones(lower + offset, most)?;
         zones.retain(|zone| zone.start >= lower && zone.start - lower < self.size());
         for zone in &mut zones {
             zone.start -= lower;
@@ -48,14 +48,18 @@ impl Mapping {
     /// # Errors
     /// `EROFS`; `EINVAL` beyond the end; the system's.
     pub fn act_on_zones(&self, action: ZoneAction, offset: u64, len: u64) -> io::Result<()> {
-        let (device, lower) = self.zoned().ok_or_else(without)?;
+        let (control, lower) = self.zone_control().ok_or_else(without)?;
         if self.read_only() {
             return Err(Errno::ROFS.into());
         }
         if offset.checked_add(len).is_none_or(|end| end > self.size()) {
             return Err(Errno::INVAL.into());
         }
-        device.zone_control().ok_or_else(without)?.act_on_zones(action, lower + offset, len)
+        control.act_on_zones(action, lower + offset, len)
+    }
+
+    fn zone_control(&self) -> Option<(&dyn ZoneControl, u64)> {
+        self.zoned().and_then(|(device, lower)| Some((device.zone_control()?, lower)))
     }
 
     /// The volume's only device, and the volume's first byte on it.

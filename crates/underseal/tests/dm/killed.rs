@@ -163,7 +163,7 @@ for i in $(seq 100 140); do
     echo W$i | timeout 10 dd of=/dev/mapper/$N-v bs=512 seek=$i conv=sync oflag=direct status=none
 done
 low=$(dmsetup deps -o blkdevname $N-v | sed 's/.*(//; s/)//')
-dmsetup remove $N-v
+dmsetup remove --retry $N-v
 blockdev --flushbufs /dev/$low
 count() { grep --text --only-matching 'W1[0-9]*' $1 | wc -l; }
 echo $(count A.img) $(count B.img)

@@ -10,6 +10,7 @@ use rustix::process::Signal;
 
 use crate::fuse::mounted::Mounted;
 use crate::support::mounts::{cannot_mount, client, skip};
+use crate::support::tools::{PATIENCE, within};
 use crate::support::volume::{CHEAP_PBKDF2, Volume, underseal};
 use crate::support::{Scratch, output, run, tool};
 
@@ -23,8 +24,12 @@ impl Loop {
 }
 
 impl Drop for Loop {
+    /// A device that another program looks at is detached once it is closed.
     fn drop(&mut self) {
         let _ = client("losetup").arg("--detach").arg(&self.0).status();
+        let name = self.0.file_name().unwrap_or_default();
+        let file = Path::new("/sys/block").join(name).join("loop/backing_file");
+        within(PATIENCE, || !file.exists());
     }
 }
 

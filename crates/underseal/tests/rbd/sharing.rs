@@ -201,7 +201,7 @@ fn a_server_that_was_stopped_while_another_took_the_image_writes_nothing_however
     client.write(0, &[7; 4096]).unwrap();
     client.flush().unwrap();
     let (_, address) = image.locker().expect("the server has the lock");
-    server.signal(Signal::STOP);
+    server.pause();
     client.send_write(1, 0, &[8; 4096]).unwrap();
     let next = Server::start(&image.volume(&scratch, ""), &["--name", "next"]);
     let mut writer = Client::connect(&next.socket()).unwrap();

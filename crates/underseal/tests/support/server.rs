@@ -63,6 +63,17 @@ impl Server {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
+    /// Stops it, and waits until none of its threads runs.
+    pub(crate) fn pause(&self) {
+        self.signal(Signal::STOP);
+        let threads = || std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let is_stopped = |thread: std::fs::DirEntry| {
+            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
+        };
+        wait_until("it is stopped", PATIENCE, || threads().all(|thread| is_stopped(thread.unwrap())));
+    }
+
     /// Waits for the end.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         let child = &mut self.child;

@@ -43,7 +43,7 @@ impl Worker {
         let mut data = self.spare.pop().unwrap_or_default();
         self.ring.follow(ram, head, &mut data)?;
         let Request { operation, status, writable } = parse(ram, &mut data, self.mapping.discards())?;
-        // What was read of memory that is gone since is no request of the front end's.
+        // A request that was read of memory which is gone is not the front end's.
         if self.is_lost() {
             return Err(Malformed::Lost.into());
         }
