@@ -3,6 +3,7 @@
 mod guards;
 mod losses;
 mod shape;
+mod shared_images;
 mod snapshots;
 mod zones;
 
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use underseal_cipher::SectorSize;
-use underseal_device::{Device, Extent, Geometry, LossHandler, SharedImage, each_below};
+use underseal_device::{Device, Extent, Geometry};
 use underseal_volume::{Guards, Segment, SegmentKind, Volume};
 
 use losses::ServerLosses;
@@ -182,21 +183,6 @@ impl Mapping {
     /// writing.
     pub fn is_null(&self) -> bool {
         self.control.settings().layout.is_null
-    }
-
-    /// Has the devices [release](SharedImage::let_go) shared resources that other processes wait
-    /// for, after the last request.
-    pub fn let_go(&self) {
-        self.each_shared_image(|image| image.let_go());
-    }
-
-    /// Calls `act` when a device is [lost](SharedImage::when_lost).
-    pub fn when_lost(&self, act: LossHandler) {
-        self.each_shared_image(|image| image.when_lost(act.clone()));
-    }
-
-    fn each_shared_image(&self, act: impl Fn(&dyn SharedImage)) {
-        each_below(&self.devices, |device| device.shared_image().into_iter().for_each(&act));
     }
 
     /// How requests are dispatched.
