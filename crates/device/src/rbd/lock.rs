@@ -58,7 +58,7 @@ pub(super) fn lock(image: &Image, name: &str, holders: Option<&Path>) -> Result<
         let (tell, told) = mpsc::channel::<()>();
         let taking = scope.spawn(move || {
             let _tell = tell;
-            exclude_silent_owners(image, name);
+            exclude_silent_owner(image, name);
             image.lock()
         });
         if told.recv_timeout(MOMENT) == Err(mpsc::RecvTimeoutError::Timeout) {
@@ -80,22 +80,27 @@ pub(super) fn lock(image: &Image, name: &str, holders: Option<&Path>) -> Result<
     Ok(holders.and_then(|folder| noted(image, name, folder)))
 }
 
-/// Waits until the owners are gone, none of which has answered, and has the cluster refuse their
-/// requests for longer than librbd has when it takes the lock: what was under way when an owner's
-/// machine was cut off is sent again when that is back.
-fn exclude_silent_owners(image: &Image, name: &str) {
+/// Waits until the owner, which has not answered, is gone, and has the cluster refuse its requests
+/// for longer than librbd has when it takes the lock: what was under way when the owner's machine
+/// was cut off is sent again when that is back. An owner of which the cluster does not tell whether
+/// it is gone is left to librbd.
+fn exclude_silent_owner(image: &Image, name: &str) {
     let until = Instant::now() + GONE;
-    let is_open = |address: &String| image.watchers().is_ok_and(|watchers| watchers.contains(address));
-    while Instant::now() < until && image.lockers().iter().any(|(_, address)| is_open(address)) {
+    while let Ok(Some(address)) = image.owner() {
+        if image.watchers().is_ok_and(|watchers| !watchers.contains(&address)) {
+            if let Err(e) = image.shut_out(&address, EXCLUDED) {
+                log::warn!(
+                    "{name}: the client at {address} had the lock and did not answer, and the cluster refuses its requests for an hour only \
+                     (mon_osd_blocklist_default_expire), since this user may not say how long: {e}; try: make sure that its machine is down, or let \
+                     the user have `profile rbd`"
+                );
+            }
+            return;
+        }
+        if Instant::now() > until {
+            return;
+        }
         std::thread::sleep(LOOK);
-    }
-    for (client, address) in image.lockers().into_iter().filter(|(_, address)| !is_open(address)) {
-        let Err(e) = image.shut_out(&address, EXCLUDED) else { continue };
-        log::warn!(
-            "{name}: {client} at {address} had the lock and did not answer, and the cluster refuses its requests for an hour only \
-             (mon_osd_blocklist_default_expire), since this user may not say how long: {e}; try: make sure that its machine is down, or let the user \
-             have `profile rbd`"
-        );
     }
 }
 
