@@ -62,7 +62,7 @@ fn generate(list: &Path, folder: &Path) -> Result<()> {
         match unfit(entry) {
             Some(why) => log::warn!("{}", entry.complain(&why).what()),
             None => {
-                write(entry, folder).map_err(failed)?;
+                write(entry, &table, folder).map_err(failed)?;
                 any |= entry.is_auto();
             }
         }
@@ -84,8 +84,8 @@ fn unfit(entry: &Entry) -> Option<String> {
     mounted.then(|| format!("{name}: a service's mount nobody sees; `underseal up` opens it"))
 }
 
-fn write(entry: &Entry, folder: &Path) -> io::Result<()> {
-    let unit = format!("underseal@{}.service", entry.name);
+fn write(entry: &Entry, table: &Table, folder: &Path) -> io::Result<()> {
+    let unit = service(entry);
     if entry.is_auto() {
         let (unit, file) = match entry.waits_for_clients() {
             true => (socket(entry), "underseal@.socket"),
@@ -95,7 +95,12 @@ fn write(entry: &Entry, folder: &Path) -> io::Result<()> {
     }
     let drop_in = folder.join(format!("{unit}.d"));
     fs::create_dir_all(&drop_in)?;
-    fs::write(drop_in.join("50-volume.conf"), conf(entry))
+    fs::write(drop_in.join("50-volume.conf"), conf(entry, table))
+}
+
+/// Returns the name of the unit that serves a volume.
+fn service(entry: &Entry) -> String {
+    format!("underseal@{}.service", entry.name)
 }
 
 /// Returns the name of the unit that listens for a volume's clients.
@@ -113,8 +118,8 @@ fn want(folder: &Path, who: &str, what: &str, file: &str) -> io::Result<()> {
     }
 }
 
-/// Returns the drop-in of a volume.
-fn conf(entry: &Entry) -> String {
+/// Returns the drop-in of a volume of the table.
+fn conf(entry: &Entry, table: &Table) -> String {
     let mut text = String::from("# Made by underseal-generator of the list of volumes.\n[Unit]\n");
     let mut line = |name: &str, value: &str| {
         // Writing to a string does not fail.
@@ -131,6 +136,14 @@ fn conf(entry: &Entry) -> String {
         // Services after the target find the volume served, as those after crypttab's target find
         // its volumes.
         line("Before", "underseal.target");
+    }
+    // Services stop in the reverse order: a volume writes to those below it until it is closed.
+    for lower in volumes::below(entry, &table.volumes).filter(|lower| unfit(lower).is_none()) {
+        // The first client of a socket starts the service, which is stopped after that all the same.
+        let listens = lower.waits_for_clients().then(|| socket(lower));
+        line("Requires", listens.as_ref().unwrap_or(&service(lower)));
+        listens.iter().for_each(|socket| line("After", socket));
+        line("After", &service(lower));
     }
     for path in entry.files() {
         if let Some(unit) = device_unit(path).filter(|_| may_be_disk(path)) {

@@ -11,6 +11,7 @@
 //!   volumes/options   the words of the fourth field, as options of `underseal open`
 //!   volumes/open_options   the options of `underseal open`, from the command line's definition
 //!   volumes/toml      a volume in a file of its own
+//!   volumes/layers    the order of volumes that lie over each other
 //!   volumes/file      reading, and the check of the files' owners
 //! ```
 //!
@@ -18,6 +19,7 @@
 
 mod device;
 mod file;
+mod layers;
 mod line;
 mod open_options;
 mod options;
@@ -34,6 +36,7 @@ use std::path::{Path, PathBuf};
 use underseal_export::control::{Directory, Name};
 
 use crate::error::{Error, Result};
+pub(crate) use layers::{below, layers};
 use options::Options;
 
 /// The default path of the list.

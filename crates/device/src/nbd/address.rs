@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -50,6 +50,23 @@ impl NbdAddress {
     pub fn is_uri(text: &str) -> bool {
         let scheme = text.split_once("://").map(|(scheme, _)| scheme);
         scheme.is_some_and(|s| matches!(s.split('+').next(), Some("nbd" | "nbds")))
+    }
+
+    /// Returns the path of the server's Unix socket; `None` for a server on a TCP port.
+    pub fn socket(&self) -> Option<&Path> {
+        match &self.place {
+            ServerAddress::Unix(path) => Some(path),
+            ServerAddress::Tcp { .. } => None,
+        }
+    }
+
+    /// Returns the server's host, a name or an address without brackets, and its TCP port; `None`
+    /// for a server on a Unix socket.
+    pub fn host_and_port(&self) -> Option<(&str, u16)> {
+        match &self.place {
+            ServerAddress::Unix(_) => None,
+            ServerAddress::Tcp { host, port } => Some((host, *port)),
+        }
     }
 
     /// Returns texts of which another address of the same export has at least one: the socket's

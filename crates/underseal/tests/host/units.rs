@@ -202,6 +202,23 @@ fn generated_in(scratch: &Scratch) -> (String, String) {
 }
 
 #[test]
+fn a_service_over_another_one_stops_first() {
+    let (units, _) = generated(
+        "low /l.img /k nbd=/run/l.sock\ntop nbd+unix:///?socket=/run/l.sock /k\n\
+         late /i.img /k nbd=systemd\nover nbd+unix:///?socket=/run/underseal/late.nbd /k\n",
+    );
+    for (name, lower) in [
+        ("top", "Requires=underseal@low.service After=underseal@low.service"),
+        ("over", "Requires=underseal@late.socket After=underseal@late.socket After=underseal@late.service"),
+    ] {
+        let start = format!("underseal@{name}.service.d/50-volume.conf: ");
+        let conf = units.lines().find(|line| line.starts_with(&start)).unwrap();
+        assert!(conf.contains(lower), "{conf}");
+    }
+    assert_eq!(units.matches("Requires=underseal@").count(), 2, "{units}");
+}
+
+#[test]
 fn the_list_becomes_units() {
     let (units, told) = generated(
         "disk /srv/disk.img /etc/keys/disk\nfar nbd://host/x none nofail\nlog /a /k nbd=/srv/s,vhost-user=/v,log-file=/var/log/l,nbd=tcp:h:1\nlater /dev/vg0/my-data - noauto,metrics=localhost:1\n\

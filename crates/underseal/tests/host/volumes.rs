@@ -9,9 +9,11 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::host::host::Host;
 use crate::support::nbd::Client;
+use crate::support::output;
 use crate::support::terminal::Terminal;
 use crate::support::tools::{PATIENCE, wait_until};
-use crate::support::volume::{PASSPHRASE, text};
+
+use crate::support::volume::{CHEAP_PBKDF2, PASSPHRASE, text, underseal};
 
 #[test]
 fn volumes_are_opened_once_and_closed_once() {
@@ -51,6 +53,35 @@ fn volumes_are_opened_once_and_closed_once() {
     assert_eq!(first.read(0, data.len()), data);
     assert_eq!(host.does("up -q"), "");
     host.does("down");
+}
+
+/// The upper volume writes its journal as it closes: the lower one has to be there.
+#[test]
+fn volumes_over_others_are_opened_after_them_and_closed_before_them() {
+    let mut host = Host::new();
+    let socket = host.directory().join("low.nbd");
+    let uri = format!("nbd+unix:///?socket={}", text(&socket));
+    let key = host.scratch.path("low.img.pass");
+    host.line(format!("top {uri} {} nbd,noauto", text(&key)));
+    host.volume("low", "nbd");
+    host.does("up");
+    let mut format = underseal();
+    format.args(["format", &uri, "--force", "-q", "--integrity", "hmac-sha256", "--key-file"]);
+    let made = output(format.arg(&key).args(CHEAP_PBKDF2));
+    assert!(made.status.success(), "{made:?}");
+    host.does("down");
+
+    let data = crate::support::bytes(2, 32 << 10);
+    for _ in 0..3 {
+        let up = host.does("up top low");
+        assert!(up.lines().next().unwrap().starts_with("low is up"), "{up}");
+        Client::connect(&host.directory().join("top.nbd")).unwrap().write(0, &data).unwrap();
+        assert_eq!(host.does("down"), "top is down\nlow is down\n");
+        host.does("up low top");
+        let read = Client::connect(&host.directory().join("top.nbd")).unwrap().read(0, data.len()).unwrap();
+        assert!(read == data, "acknowledged bytes are gone");
+        host.does("down");
+    }
 }
 
 #[test]

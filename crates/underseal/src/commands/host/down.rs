@@ -8,7 +8,7 @@ use crate::cli::DownArgs;
 use crate::commands::close_open;
 use crate::error::Result;
 use crate::output::print;
-use crate::volumes::{Chosen, Entry, Table};
+use crate::volumes::{Chosen, Entry, Table, layers};
 
 /// How many volumes are closed at a time: closing is mostly waiting.
 const AT_A_TIME: usize = 32;
@@ -18,14 +18,20 @@ pub(in crate::commands) fn run(args: &DownArgs, quiet: bool) -> Result<()> {
     let table = Table::read(&args.which.config)?;
     let Chosen { volumes, wrong } = table.choose(&args.which.names)?;
     let named = !args.which.names.is_empty();
-    let ended = side_by_side(&volumes, AT_A_TIME, |entry| {
+    let close = |entry: &&Entry| {
         let ended = bring_down(entry, args.limit.within());
         if let (Ok(true), false) = (&ended, quiet) {
             let _ = print(&format!("{} is down\n", entry.name));
         }
         ended.map(drop)
+    };
+    // A volume writes to those below it until it is closed.
+    let layers = layers(&volumes).into_iter().rev();
+    let ended = layers.flat_map(|layer| {
+        let ended = side_by_side(&layer, AT_A_TIME, close);
+        layer.into_iter().zip(ended)
     });
-    end(&wrong, volumes.into_iter().zip(ended).collect(), named)
+    end(&wrong, ended.collect(), named)
 }
 
 /// Closes a volume; returns false where it was not open.

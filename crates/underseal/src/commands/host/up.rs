@@ -22,7 +22,7 @@ use crate::commands::open;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::{print, printable};
-use crate::volumes::{Chosen, Entry, Table};
+use crate::volumes::{Chosen, Entry, Table, layers};
 
 /// The program that asks for passphrases through systemd's agents.
 const AGENTS: &str = "/usr/bin/systemd-ask-password";
@@ -51,6 +51,17 @@ pub(in crate::commands) fn run(args: &UpArgs, quiet: bool) -> Result<()> {
         }
         ended.map(drop)
     };
+    // A volume is opened once those below it are.
+    let ended = layers(&volumes).into_iter().flat_map(|layer| open_layer(&layer, jobs, &open));
+    end(&wrong, ended.collect(), named)
+}
+
+/// Opens volumes of which none lies on another one.
+fn open_layer<'t>(
+    volumes: &[&'t Entry],
+    jobs: usize,
+    open: &(impl Fn(&&'t Entry) -> Result<()> + Sync),
+) -> Vec<(&'t Entry, Result<()>)> {
     // A person answers one question after the other; volumes without questions need not wait.
     let (asked, others): (Vec<_>, Vec<_>) = volumes.iter().copied().partition(|entry| entry.asks());
     let (mut ended, of_asked): (Vec<_>, Vec<_>) = thread::scope(|scope| {
@@ -59,7 +70,7 @@ pub(in crate::commands) fn run(args: &UpArgs, quiet: bool) -> Result<()> {
         (others.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), of_asked)
     });
     ended.extend(of_asked);
-    end(&wrong, others.into_iter().chain(asked).zip(ended).collect(), named)
+    others.into_iter().chain(asked).zip(ended).collect()
 }
 
 /// Returns the volume's options in the form of `underseal open`. Fails with `Usage`, which names
