@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use underseal_cipher::SectorSize;
-use underseal_device::{Device, Extent, Geometry};
+use underseal_device::{Device, Extent, Geometry, each_below};
 use underseal_volume::{Guards, Segment, SegmentKind, Volume};
 
 use losses::ServerLosses;
@@ -172,6 +172,16 @@ impl Mapping {
     /// True when the volume takes no writes.
     pub fn read_only(&self) -> bool {
         self.shape.read_only
+    }
+
+    /// True when all devices at the bottom were opened for reading only. A volume that takes no
+    /// writes for another reason may lie on devices that were opened for writing.
+    pub fn reads_devices_only(&self) -> bool {
+        let mut read_only = true;
+        each_below(&self.devices, |device| {
+            read_only &= !device.below().is_empty() || device.geometry().read_only;
+        });
+        read_only
     }
 
     /// True when discards reach the devices.

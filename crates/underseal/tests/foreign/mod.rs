@@ -6,6 +6,7 @@ mod disks;
 mod front;
 mod made;
 mod protected;
+mod read_only;
 mod wrapped;
 
 use std::path::Path;

@@ -73,7 +73,8 @@ pub(super) fn enter(
 
 fn needs(args: &ServeArgs, lower: &[PathBuf], mapping: &Mapping) -> Result<Needs> {
     let mut needs = Needs {
-        read_only: mapping.read_only(),
+        // Each queue opens the files again as they are open.
+        read_only: mapping.reads_devices_only(),
         certificates: args.tls_certificates.as_deref().and_then(|folder| std::path::absolute(folder).ok()),
         vhost_user: args.vhost_user.path.is_some(),
         hand_over: args.control.hand_over,
