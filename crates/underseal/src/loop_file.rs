@@ -2,8 +2,9 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
-use underseal_device::{FileDevice, LoopFile, lock_image, lock_loop_file};
+use underseal_device::{ErrorKind, FileDevice, LoopFile, lock_image, lock_loop_file};
 
 /// Locks the file at the bottom of an image that is a loop device, or the image's part of it, for
 /// as long as the image is open. `Locked` when another program has that file or part.
@@ -12,6 +13,17 @@ pub(crate) fn lock_below(image: &FileDevice, exclusive: bool) -> underseal_devic
         image.keep_open(file);
     }
     Ok(())
+}
+
+/// Locks a file as the image of a writer, and the file below it where it is a loop device, which is
+/// returned, until both are closed. Where there can be no locks, there are none. `Locked` when
+/// another program has one of them.
+pub(crate) fn lock_as_image(file: &File, path: &Path) -> underseal_device::Result<Option<File>> {
+    let below = lock_loop_file(file, true)?;
+    match lock_image(file, &path.display().to_string(), true) {
+        Err(e) if e.kind() == ErrorKind::Locked => Err(e),
+        _ => Ok(below),
+    }
 }
 
 /// Takes the file below an image that is a loop device from descriptors of another server, of which

@@ -1,7 +1,7 @@
 //! `underseal read`.
 
 use std::fs::File;
-use std::io::{IsTerminal, stdout};
+use std::io::{self, IsTerminal, stdout};
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,6 +15,7 @@ use super::same_file;
 use crate::cli::{OnError, ReadArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::loop_file::lock_as_image;
 use crate::progress::Progress;
 use crate::size;
 use crate::transfer;
@@ -63,8 +64,8 @@ impl<'a> Output<'a> {
         Ok(Self(file))
     }
 
-    /// Copies a range of the volume. The file is made or truncated only now: a wrong passphrase
-    /// leaves it unchanged. Fails with the volume's or the file's error.
+    /// Copies a range of the volume, durably. The file is made or truncated only now: a wrong
+    /// passphrase leaves it unchanged. Fails with the volume's or the file's error.
     pub(super) fn take(
         self,
         mapping: &Arc<Mapping>,
@@ -72,20 +73,23 @@ impl<'a> Output<'a> {
         on_error: OnError,
         quiet: bool,
     ) -> Result<()> {
-        let mut output = open_output(self.0)?;
+        let mut output = OutputFile::open(self.0)?;
         let mut progress = Progress::new("reading", Some(range.end - range.start), quiet);
         if on_error == OnError::Stop {
-            return transfer::read(mapping, range, &mut output, &mut progress);
+            transfer::read(mapping, range, &mut output.file, &mut progress)?;
+            return output.end();
         }
         // The output may be stdout.
         let mut lost = Lost::new(|run| {
             eprintln!("underseal: bytes {} to {}: not as written: zeros", run.start, run.end);
             Ok(())
         });
-        let read = transfer::salvage(mapping, range, &mut output, &mut progress, &mut |run| lost.add(run));
+        let read =
+            transfer::salvage(mapping, range, &mut output.file, &mut progress, &mut |run| lost.add(run));
         drop(progress);
         let bytes = lost.end()?;
         read?;
+        output.end()?;
         match bytes {
             0 => Ok(()),
             bytes => Err(Error::new(
@@ -96,16 +100,40 @@ impl<'a> Output<'a> {
     }
 }
 
-fn open_output(path: Option<&Path>) -> Result<File> {
-    match path {
-        Some(path) => {
-            let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
-            file.map_err(|e| Error::io(path, "cannot create", e))
-        }
-        // Chunks are large, so the standard library's buffer is bypassed.
-        None => {
+/// A file for plain bytes, locked as an image is: it may be another volume's, open or about to be.
+struct OutputFile<'a> {
+    file: File,
+    path: Option<&'a Path>,
+    /// The file below a loop device, for its lock.
+    _below: Option<File>,
+}
+
+impl<'a> OutputFile<'a> {
+    /// Fails with `InUse` where a program has the file open as an image, which is unchanged then.
+    fn open(path: Option<&'a Path>) -> Result<Self> {
+        let Some(path) = path else {
+            // Chunks are large, so the standard library's buffer is bypassed.
             let fd = stdout().as_fd().try_clone_to_owned();
-            Ok(fd.map_err(|e| Error::io(Path::new("stdout"), "cannot be used", e))?.into())
+            let file = fd.map_err(|e| Error::io(Path::new("stdout"), "cannot be used", e))?.into();
+            return Ok(Self { file, path: None, _below: None });
+        };
+        let failed = |e| Error::io(path, "cannot create", e);
+        let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(path);
+        let file = file.map_err(failed)?;
+        let about = file.metadata().map_err(failed)?;
+        let below = lock_as_image(&file, path)?;
+        if about.is_file() {
+            file.set_len(0).map_err(failed)?;
+        }
+        Ok(Self { file, path: Some(path), _below: below })
+    }
+
+    /// Puts the bytes on stable storage, as far as the file has any.
+    fn end(&self) -> Result<()> {
+        let Some(path) = self.path else { return Ok(()) };
+        match self.file.sync_all() {
+            Err(e) if e.kind() != io::ErrorKind::InvalidInput => Err(Error::io(path, "cannot write", e)),
+            _ => Ok(()),
         }
     }
 }
