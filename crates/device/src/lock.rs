@@ -41,6 +41,15 @@ pub fn lock(file: &File, name: &str, exclusive: bool) -> Result<(), Error> {
     for_a_moment(take).map_err(|e| refused(name, e))
 }
 
+/// Opens the file of a detached header once more, and locks it as the image of a reader for as long
+/// as the result is open: no program makes another volume of it meanwhile. Returns `None` where
+/// there can be no lock, and where a server has the file as its own image, locked for itself alone.
+pub fn lock_header(file: &File) -> Option<File> {
+    let again = crate::open_again(file, 0).ok()?;
+    lock(&again, "the detached header", false).ok()?;
+    Some(again)
+}
+
 /// As [`lock`], of an image that is a part of a file: users of other parts are not kept away. Fails
 /// as `lock` does.
 pub(crate) fn lock_image_part(

@@ -229,8 +229,7 @@ impl Header {
                 let what = "something else than this volume's header is there; pass force to overwrite it";
                 return Err(Error::new(ErrorKind::BadOption, what));
             }
-            // The user of a volume without this header keeps its image locked.
-            let is_free = force || found.is_its_header();
+            let is_free = found.may_be_in_use(force);
             let _locks = if is_free { None } else { Some(on.lock_image()?) };
             backup.restore(&on, &found, &RestoreOptions::default())?;
             Ok(())

@@ -1,6 +1,7 @@
 //! An unlocked image: bytes at positions.
 
 use std::fmt;
+use std::fs::File;
 use std::ops::Range;
 
 use underseal_volume::{Guard, GuardRefusal, Guards, ReencryptionLock, SegmentKind, Volume};
@@ -29,6 +30,8 @@ pub struct Image {
     /// Ranges that must not change: metadata of BitLocker, a hidden volume.
     guards: Guards,
     _reencryption: Option<ReencryptionLock>,
+    /// The file of a detached header, with its lock.
+    _header: Option<File>,
 }
 
 /// A run of the volume, as [`Image::segments`] returns it.
@@ -62,11 +65,17 @@ impl Image {
             turn: ImageLock::new(writable),
             guards: Guards::default(),
             _reencryption: reencryption,
+            _header: None,
         }
     }
 
     pub(crate) fn with_keyslot(mut self, number: Option<u32>) -> Self {
         self.keyslot = number;
+        self
+    }
+
+    pub(crate) fn with_header(mut self, lock: Option<File>) -> Self {
+        self._header = lock;
         self
     }
 

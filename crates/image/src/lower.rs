@@ -221,7 +221,7 @@ impl Lower {
     }
 
     /// The open file of a file or block device.
-    fn local(&self) -> Option<&File> {
+    pub(crate) fn local(&self) -> Option<&File> {
         match &*self.kind {
             Kind::File { file, .. } => Some(file.file()),
             Kind::Header(header) => Some(header.file()),

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use underseal_cipher::{CipherSpec, Key, SectorSize};
+use underseal_device::lock_header;
 use underseal_formats::{Format, partition};
 use underseal_volume::plain::{self, PassphraseHash, PlainOptions};
 use underseal_volume::{ActivateOptions, LockTo, ReadAt, ReencryptionLock, UnlockOptions, Volume};
@@ -334,6 +335,9 @@ impl OpenOptions {
             },
             None => lower.clone(),
         };
+        // The lock of the image does not exclude programs that would make another volume of the
+        // header alone.
+        let detached = self.header.as_ref().and_then(|_| lock_header(on.local()?));
         let mut header = underseal_volume::Header::read(&on)?;
         let mut lock = None;
         if let underseal_volume::Header::Luks2(_) = header {
@@ -367,7 +371,8 @@ impl OpenOptions {
         let size = layer.as_ref().map_or_else(|| size_of(&lower), Layer::size)?;
         let volume = header.activate(&key, size, &options)?;
         let info = crate::header::info(&header)?;
-        Ok(Image::new(volume, vec![lower], layer, self.writable, info, lock).with_keyslot(slot))
+        let image = Image::new(volume, vec![lower], layer, self.writable, info, lock);
+        Ok(image.with_keyslot(slot).with_header(detached))
     }
 
     /// The layout of a plain volume, with the defaults of cryptsetup 2.7.

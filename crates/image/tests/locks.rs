@@ -116,6 +116,28 @@ fn no_detached_header_is_made_over_an_image_that_is_open() {
     Header::format(&other, b"secret", &apart(&link)).unwrap();
 }
 
+/// The image of a volume with a detached header is another file than the one that has its key.
+#[test]
+fn a_detached_header_stays_that_of_the_open_volume() {
+    for options in [FormatOptions::luks1(), FormatOptions::luks2()] {
+        let folder = tempfile::tempdir().unwrap();
+        let other = image(folder.path());
+        let backup = Header::open(&other).unwrap().backup().unwrap();
+        let (path, header) = (folder.path().join("data"), folder.path().join("header"));
+        File::create_new(&path).unwrap().set_len(24 << 20).unwrap();
+        Header::format(&path, b"secret", &options.pbkdf2(1000).header(&header)).unwrap();
+        let volume = self::options(true).header(&header).open(&path).unwrap();
+        let before = std::fs::read(&header).unwrap();
+        let made = Header::format(&other, b"secret", &apart(&header)).map(drop);
+        assert_eq!(made.unwrap_err().kind(), ErrorKind::Busy);
+        assert_eq!(Header::restore(&header, &backup, true).unwrap_err().kind(), ErrorKind::Busy);
+        assert!(std::fs::read(&header).unwrap() == before);
+        volume.flush().unwrap();
+        drop(volume);
+        Header::format(&other, b"secret", &apart(&header)).unwrap();
+    }
+}
+
 #[test]
 fn the_file_below_a_loop_device_is_locked() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
 //! From an image and a secret to a mapping that accepts requests.
 
+use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -8,7 +9,7 @@ use std::sync::Arc;
 
 use underseal_cipher::{Key, SectorSize};
 use underseal_datapath::Mapping;
-use underseal_device::{Device, FileDevice};
+use underseal_device::{Device, FileDevice, lock_header};
 use underseal_export::control::Known;
 use underseal_export::control::status::{self, Format};
 use underseal_integrity::IntegrityDevice;
@@ -46,12 +47,22 @@ pub(crate) struct Opened {
     /// True when the volume has an unfinished reencryption, and cannot be reencrypted while it is
     /// open.
     pub(crate) unfinished: bool,
-    /// Locks that exclude reencryptions by other programs, where this process cannot reencrypt.
-    pub(crate) locks: Vec<ReencryptionLock>,
+    /// Locks that exclude changes by other programs.
+    pub(crate) locks: Locks,
     /// The integrity layers, which must be closed at the end.
     pub(crate) layers: Vec<Arc<IntegrityDevice>>,
     /// The image, if it is a file or block device and the volume's only one.
     pub(crate) image: Option<Arc<FileDevice>>,
+}
+
+/// Locks that exclude other programs for as long as a volume is open.
+#[derive(Default)]
+pub(crate) struct Locks {
+    /// Those of reencryptions, where this process cannot reencrypt.
+    pub(crate) reencryption: Vec<ReencryptionLock>,
+    /// The detached header, locked as the image of a reader. The image's own lock does not exclude
+    /// programs that would make another volume of the header alone.
+    _header: Option<File>,
 }
 
 /// The state of a volume that a reencryption needs.
@@ -91,7 +102,7 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
     }
     let secret = Secret::new(args.secret.source(), &args.image);
     let size = lower.geometry().size;
-    let apart = args.header.as_ref().map(|path| Where::open(path, access.read_only)).transpose()?;
+    let (apart, header) = detached_header(args, access.read_only)?;
     let kept = Kept::Header { apart, allow_null: args.allow_null };
     let place = Place::open(lower.again(), kept, access.read_only);
     let image = if let Lower::File(image) = &lower { Some(image.clone()) } else { None };
@@ -111,10 +122,11 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
     let is_direct = options.direct && is_block_device(&args.image);
     let can_reencrypt = format == Format::Luks2 && !access.read_only && !is_direct && layer.is_none();
     let unfinished = !can_reencrypt && stood.is_some();
-    let (inside, locks) = match can_reencrypt {
+    let (inside, reencryption) = match can_reencrypt {
         true => (Some(Inside { place, stood }), Vec::new()),
         false => (None, place.into_locks()),
     };
+    let locks = Locks { reencryption, _header: header };
     let lower = [Some(&args.image), args.header.as_ref()].into_iter().flatten().cloned().collect();
     let mut opened = status::Opened {
         format,
@@ -172,6 +184,14 @@ fn open_foreign(
     Ok(Opened::alone(mapping, args, opened))
 }
 
+/// Opens the detached header, and locks it until the file is closed.
+fn detached_header(args: &VolumeArgs, read_only: bool) -> Result<(Option<Where>, Option<File>)> {
+    let Some(path) = &args.header else { return Ok((None, None)) };
+    let header = Where::open(path, read_only)?;
+    let lock = if let Where::File(file) = &header { lock_header(file.file()) } else { None };
+    Ok((Some(header), lock))
+}
+
 /// Opens a LUKS or plain volume in a partition of the image.
 fn open_part(
     args: &VolumeArgs,
@@ -205,7 +225,8 @@ fn open_part(
     };
     let volume = underseal_formats::moved(&volume, &[part.start])?;
     let mapping = Mapping::new(volume, lower.into_device())?.with_fixed_size();
-    Ok(Opened { locks: lock.into_iter().collect(), ..Opened::alone(mapping, args, opened) })
+    let locks = Locks { reencryption: lock.into_iter().collect(), ..Locks::default() };
+    Ok(Opened { locks, ..Opened::alone(mapping, args, opened) })
 }
 
 /// Returns the absolute path or the URI of a detached header.
@@ -234,7 +255,7 @@ impl Opened {
             opened,
             known,
             inside: None,
-            locks: Vec::new(),
+            locks: Locks::default(),
             unfinished: false,
             layers: Vec::new(),
             image: None,
@@ -254,7 +275,7 @@ pub(crate) fn go_on(
     let read_only = image.geometry().read_only;
     let lower = Lower::File(image.clone());
     let options = args.lower.options(read_only);
-    let apart = args.header.as_ref().map(|path| Where::open(path, read_only)).transpose()?;
+    let (apart, header) = detached_header(args, read_only)?;
     let kept = Kept::Header { apart, allow_null: args.allow_null };
     let same = |of: &std::fs::Metadata| (of.dev(), of.ino());
     let (there, open) = (std::fs::metadata(&args.image), image.file().metadata());
@@ -278,10 +299,11 @@ pub(crate) fn go_on(
     };
     let is_direct = options.direct && is_block_device(&args.image);
     let can_reencrypt = opened.format == Format::Luks2 && !read_only && !is_direct;
-    let (inside, locks) = match can_reencrypt {
+    let (inside, reencryption) = match can_reencrypt {
         true => (Some(Inside { place, stood: None }), Vec::new()),
         false => (None, place.into_locks()),
     };
+    let locks = Locks { reencryption, _header: header };
     let known = Known { check, size, key: Some(Arc::new(key)) };
     let image_now = Path::new("/proc/self/fd").join(image.file().as_raw_fd().to_string());
     let lower = [Some(&image_now), args.header.as_ref()].into_iter().flatten().cloned().collect();

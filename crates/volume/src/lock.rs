@@ -15,8 +15,7 @@ use rustix::io::Errno;
 use uuid::Uuid;
 
 use self::named::NamedLock;
-use crate::storage::size;
-use crate::{Error, ErrorKind, Header, ReadAt, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// How long to wait for the lock. An update takes less: slow work (a key derivation) happens
 /// without the lock.
@@ -185,22 +184,6 @@ impl ReencryptionLock {
         };
         let lock = attempt(&Self::path_of(uuid), to, held)?;
         Ok(lock.map(|lock| Self { lock, _turn: None }))
-    }
-
-    /// Takes the lock of a closed LUKS2 volume, for a change of the UUID or version of its header,
-    /// where that is alone in its file: an open volume's server locks its data's file only, and
-    /// every flush fails once the header is another one. Returns `None` for a header with data
-    /// behind it, which the file's own lock excludes: a copy with the same UUID may be open.
-    ///
-    /// # Errors
-    /// `Busy` when another program has it; `Io`.
-    pub fn of_closed(header: &Header, on: &(impl ReadAt + ?Sized)) -> Result<Option<Self>> {
-        let data = header.data_offset();
-        let is_alone = || Ok(data == 0 || size(on)? <= data);
-        match header {
-            Header::Luks2(header) if is_alone()? => Self::take(header.uuid(), LockTo::Change),
-            _ => Ok(None),
-        }
     }
 
     /// Takes the locks of a program that reencrypts an open volume (`LockTo::Change`), or reads one

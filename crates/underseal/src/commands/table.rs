@@ -29,7 +29,7 @@ use crate::lower::{Lower, is_remote, open_header};
 use crate::output::print;
 use crate::passphrase::{Secret, secret_file};
 use crate::reencryption::{self, marker};
-use crate::volume::{Opened, key_size, plain_key, plain_options};
+use crate::volume::{Locks, Opened, key_size, plain_key, plain_options};
 
 pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
     match &args.what {
@@ -59,7 +59,7 @@ pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
                     discards,
                 };
                 let (known, inside) = (Known::default(), None);
-                let (locks, image) = (Vec::new(), None);
+                let (locks, image) = (Locks::default(), None);
                 Ok(Opened { mapping, lower, opened, known, inside, unfinished: false, locks, layers, image })
             })
         }

@@ -3,9 +3,8 @@
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use serde_json::Value;
-use underseal_volume::{LockTo, ReencryptionLock};
 
-use crate::command::common::{CHEAP, PASSPHRASE, Place, Ran, Server};
+use crate::command::common::{PASSPHRASE, Place, Ran, Server};
 use crate::support::mounts::{Loop, cannot_mount, skip};
 use crate::support::terminal::Terminal;
 
@@ -267,55 +266,6 @@ fn a_backup_with_another_cipher_needs_consent() {
     }
     place.run(&["header", "restore", "disk", "after"]).succeeds();
     assert!(opens(&place, "disk"));
-}
-
-/// The lock that servers of a LUKS2 volume share.
-fn as_open(place: &Place, header: &str) -> Option<ReencryptionLock> {
-    let uuid = place.tool("cryptsetup", &["luksUUID", header]).trim().parse().unwrap();
-    let lock = ReencryptionLock::take(Some(uuid), LockTo::Read).unwrap();
-    if lock.is_none() {
-        skip("the lock of reencryptions", "only root can take it");
-    }
-    lock
-}
-
-#[test]
-fn a_copy_gets_a_uuid_of_its_own_beside_the_open_volume() {
-    let place = Place::with_volume();
-    let _open = as_open(&place, "disk");
-    place.run(&["header", "set", "disk", "--uuid", "00000000-0000-4000-8000-000000000007"]).succeeds();
-    assert!(opens(&place, "disk"));
-}
-
-/// A server locks its data's file, and not that of its header; it shares the lock of
-/// reencryptions.
-#[test]
-fn a_detached_header_of_an_open_volume_keeps_its_uuid_and_version() {
-    let place = Place::new();
-    std::fs::File::create(place.path("data")).unwrap().set_len(8 << 20).unwrap();
-    let format = ["format", "data", "--header", "disk", "-q", "--passphrase-file"];
-    std::fs::write(place.path("pass"), "secret").unwrap();
-    place.run(&[&format[..], &["pass"], &CHEAP].concat()).succeeds();
-    let Some(open) = as_open(&place, "disk") else { return };
-    let other = "00000000-0000-4000-8000-000000000007";
-    place.run(&["header", "backup", "disk", "backup"]).succeeds();
-    let header = place.read("disk");
-    let changes: [&[&str]; 2] = [
-        &["header", "set", "disk", "--uuid", other],
-        &["header", "convert", "disk", "--to", "luks1", "--force"],
-    ];
-    for change in changes {
-        place.run(change).fails(4, "close");
-        assert!(place.read("disk") == header, "{change:?}");
-    }
-    place.run(&["header", "set", "disk", "--label", "beside"]).succeeds();
-    place.run(&["header", "restore", "disk", "backup"]).succeeds();
-    drop(open);
-    place.run(changes[0]).succeeds();
-    let open = as_open(&place, "disk");
-    place.run(&["header", "restore", "disk", "backup", "--force"]).fails(4, "close");
-    drop(open);
-    place.run(&["header", "restore", "disk", "backup", "--force"]).succeeds();
 }
 
 /// The lock that keeps cryptsetup's reencryption off an open volume has the UUID's name.

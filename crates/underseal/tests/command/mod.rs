@@ -4,6 +4,7 @@ mod activation;
 mod authenticated;
 mod background;
 pub(crate) mod common;
+mod detached;
 mod errors;
 mod format;
 mod header;

@@ -35,10 +35,17 @@ pub enum Found {
 }
 
 impl Found {
-    /// True for a header of the backup's volume, or one that may be: users of that volume expect
-    /// changes of its header. Any other image that is open is locked by its users.
-    pub fn is_its_header(&self) -> bool {
-        matches!(self, Self::Same | Self::OtherData | Self::Damaged(_))
+    /// True where a program may have the image open during the restore: for a header of the
+    /// backup's volume, or one that may be, since users of that volume expect changes of its
+    /// header. With `force` also where no header says whose volume it is; never for the header of
+    /// another volume, whose users would lose their key. Any image that is open is locked by its
+    /// users, and so is a detached header.
+    pub fn may_be_in_use(&self, force: bool) -> bool {
+        match self {
+            Self::Same | Self::OtherData | Self::Damaged(_) => true,
+            Self::Another(_) => false,
+            _ => force,
+        }
     }
 }
 
@@ -68,8 +75,8 @@ impl Backup {
     /// `BadOption` when the existing header has its data or its keyslots in other places;
     /// `Unsupported` when the backup has a requirement that cannot be restored; `TooSmall` when it
     /// does not fit; `NoRoom` when a crash could lose both, unless that is permitted; `Busy` when
-    /// the contents have changed meanwhile, and while the existing volume is being reencrypted,
-    /// or is open with another header; `Io`.
+    /// the contents have changed meanwhile, and while the existing volume is being reencrypted;
+    /// `Io`. The caller locks the image, unless [`Found::may_be_in_use`].
     pub fn restore(
         &self,
         on: &(impl Target + ?Sized),
@@ -81,10 +88,9 @@ impl Backup {
         if now != *found {
             return Err(changed());
         }
-        // A running reencryption would lose its key and its progress, an open volume its header.
-        let _closed = match &old {
+        // A running reencryption would lose its key and its progress.
+        let _no_reencryption = match &old {
             Some(old) if is_reencrypted(old) => ReencryptionLock::take_turn(old.uuid(), LockTo::Change)?,
-            Some(old) if matches!(found, Found::Another(_)) => ReencryptionLock::of_closed(old, on)?,
             _ => None,
         };
         self.fits(on, options)?;

@@ -5,7 +5,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use underseal_device::{ErrorKind as DeviceErrorKind, lock_image, lock_loop_file};
 use underseal_volume::{
     Backup, Error as VolumeError, ErrorKind, Found, NamedFile, RestoreOptions, Target, create_private,
     remove_new_file,
@@ -15,6 +14,7 @@ use super::super::tcrypt;
 use super::{agreed, say, to_change};
 use crate::cli::{HeaderBackupArgs, HeaderKind, HeaderRestoreArgs};
 use crate::error::{Error, Result};
+use crate::loop_file::lock_as_image;
 use crate::lower::{is_remote, open_header};
 use crate::size;
 
@@ -79,7 +79,7 @@ fn put_back(args: &HeaderRestoreArgs, backup: &Backup, new: Option<&File>) -> Re
     let within = |e: VolumeError| e.in_file(path);
     let found = backup.found_on(&*on).map_err(within)?;
     // The server of a volume without this header knows nothing of it, and keeps its image locked.
-    let is_free = found.is_its_header() || args.force || new.is_some();
+    let is_free = found.may_be_in_use(args.force) || new.is_some();
     let _locks = if is_free { Vec::new() } else { locked(path)? };
     agreed(args.force, &args.of, &questions(&found))?;
     let options = RestoreOptions { detached: args.of.header.is_some(), in_place: args.force };
@@ -104,14 +104,10 @@ fn locked(path: &Path) -> Result<Vec<File>> {
     }
     let file = File::options().read(true).write(true).open(path);
     let file = file.map_err(|e| Error::io(path, "cannot open", e))?;
-    let in_use = |e: underseal_device::Error| {
+    let below = lock_as_image(&file, path).map_err(|e| {
         Error::from(e).with_remedy("close it first; --force if this is the header that it had")
-    };
-    let below = lock_loop_file(&file, true).map_err(in_use)?;
-    match lock_image(&file, &path.display().to_string(), true) {
-        Err(e) if e.kind() == DeviceErrorKind::Locked => Err(in_use(e)),
-        locked => Ok(locked.ok().map(|()| file).into_iter().chain(below).collect()),
-    }
+    })?;
+    Ok([file].into_iter().chain(below).collect())
 }
 
 /// Returns the questions before existing data are overwritten.

@@ -1,11 +1,11 @@
 //! `underseal header set`, `erase` and `convert`.
 
 use underseal_device::OpenOptions;
-use underseal_volume::{ErrorKind, Header, ReencryptionLock, Settings, Target, Version};
+use underseal_volume::{Header, Settings, Target, Version};
 
 use super::{agreed, say, to_change};
-use crate::cli::{HeaderConvertArgs, HeaderEraseArgs, HeaderPathArgs, HeaderSetArgs, HeaderVersion};
-use crate::error::{Error, Result};
+use crate::cli::{HeaderConvertArgs, HeaderEraseArgs, HeaderSetArgs, HeaderVersion};
+use crate::error::Result;
 use crate::lower::{DeviceBytes, Lower, open_header};
 
 pub(super) fn set(args: &HeaderSetArgs) -> Result<()> {
@@ -19,30 +19,13 @@ pub(super) fn set(args: &HeaderSetArgs) -> Result<()> {
         off: what.no_flag.clone(),
     };
     // An open volume is kept from cryptsetup's reencryption by its UUID: it must be closed.
-    let _unused = match what.uuid {
+    let _closed = match what.uuid {
         Some(_) => Some(Lower::open(&args.of.image, OpenOptions::default())?),
         None => None,
     };
     let on = to_change(&args.of)?;
     let mut header = Header::read(&*on).map_err(|e| e.in_file(path))?;
-    let _closed = match what.uuid {
-        Some(_) => closed(&args.of, &header, &*on)?,
-        None => None,
-    };
     Ok(header.set(&*on, &settings).map_err(|e| e.in_file(path))?)
-}
-
-/// Excludes an open volume whose detached header is the image: its server has locked its data only.
-/// Fails with `InUse`.
-fn closed(of: &HeaderPathArgs, header: &Header, on: &dyn Target) -> Result<Option<ReencryptionLock>> {
-    // The image that goes with a header is locked itself.
-    if of.header.is_some() {
-        return Ok(None);
-    }
-    ReencryptionLock::of_closed(header, on).map_err(|e| {
-        let (is_open, e) = (e.kind() == ErrorKind::Busy, Error::from(e.in_file(of.path())));
-        if is_open { e.with_remedy("`underseal close` it first") } else { e }
-    })
 }
 
 pub(super) fn erase(args: &HeaderEraseArgs, quiet: bool) -> Result<()> {
@@ -73,7 +56,6 @@ pub(super) fn convert(args: &HeaderConvertArgs, quiet: bool) -> Result<()> {
     let convert = |on: &dyn Target| -> Result<()> {
         let path = args.of.path();
         let header = Header::read(on).map_err(|e| e.in_file(path))?;
-        let _closed = closed(&args.of, &header, on)?;
         let dropped = header.dropped_by(version);
         if !dropped.is_empty() {
             let question =

@@ -18,7 +18,7 @@ use crate::commands::{open, same_file};
 use crate::error::{Error, Result};
 use crate::integrity::{Below, stand};
 use crate::lower::Lower;
-use crate::volume::Opened;
+use crate::volume::{Locks, Opened};
 
 pub(super) fn run(args: &IntegrityOpenArgs, quiet: bool) -> Result<()> {
     open::serve(&args.serve, &args.place.image, None, quiet, || opened(args))
@@ -62,7 +62,7 @@ fn opened(args: &IntegrityOpenArgs) -> Result<Opened> {
         known: Known::default(),
         inside: None,
         unfinished: false,
-        locks: Vec::new(),
+        locks: Locks::default(),
         layers: vec![layer],
         image: None,
     })

@@ -21,7 +21,6 @@ use underseal_device::FileDevice;
 use underseal_export::control::status::{self, Sandbox};
 use underseal_export::control::{Known, Origin, Rate, Reencrypter};
 use underseal_integrity::IntegrityDevice;
-use underseal_volume::ReencryptionLock;
 
 use super::control::{ControlSockets, Opening, Sides};
 use super::serve::{Last, Stoppers, Watch, until_stopped};
@@ -32,7 +31,7 @@ use crate::error::{Error, Result};
 use crate::memory;
 use crate::reencryption::Keys;
 use crate::reencryption::online::OnlineReencryption;
-use crate::volume::{Inside, Opened};
+use crate::volume::{Inside, Locks, Opened};
 
 /// The keys of an unfinished reencryption that is to be resumed, and its rate.
 type ResumedReencryption = (Keys, Rate);
@@ -47,8 +46,7 @@ pub(super) struct OpenVolume {
     opened: status::Opened,
     known: Known,
     unfinished: bool,
-    /// Locks that exclude reencryptions by other programs, where this process cannot reencrypt.
-    locks: Vec<ReencryptionLock>,
+    locks: Locks,
     layers: Vec<Arc<IntegrityDevice>>,
     image: Option<Arc<FileDevice>>,
 }
@@ -73,7 +71,7 @@ pub(super) struct Assembly {
     reencrypter: Option<Arc<OnlineReencryption>>,
     resumed: Option<ResumedReencryption>,
     lower: Vec<PathBuf>,
-    locks: Vec<ReencryptionLock>,
+    locks: Locks,
     layers: Vec<Arc<IntegrityDevice>>,
     stoppers: Stoppers,
     /// The sandbox in the form of `status`, once it is entered.
@@ -153,7 +151,7 @@ impl Assembly {
 
     /// Drops the privileges that serving does not need.
     pub(super) fn enter_sandbox(&self, args: &ServeArgs) -> Result<()> {
-        let locks = self.reencrypter.is_some() || !self.locks.is_empty();
+        let locks = self.reencrypter.is_some() || !self.locks.reencryption.is_empty();
         let entered = sandbox::enter(args, &self.lower, self.servers.disk(), &self.mapping, locks)?;
         if let Some(state) = entered {
             let _ = self.in_force.set(state);

@@ -25,7 +25,7 @@ use crate::lower::Lower;
 use crate::output::print;
 use crate::reencryption::marker;
 use crate::reencryption::{self, Kept, Keys, Place, Stood, Where};
-use crate::volume::{Inside, Opened};
+use crate::volume::{Inside, Locks, Opened};
 
 /// The form of a volume in one table.
 struct Form {
@@ -228,7 +228,7 @@ pub(crate) fn open(old: &Path, new: &Path, path: &Path, lower: LowerArgs) -> Res
         layers: Vec::new(),
         inside: Some(Inside { place, stood: Some((stood, keys)) }),
         unfinished: false,
-        locks: Vec::new(),
+        locks: Locks::default(),
         image: None,
     })
 }
