@@ -8,7 +8,7 @@
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read};
-use std::mem::{MaybeUninit, forget};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::thread;
@@ -35,6 +35,8 @@ enum Report {
     /// The file has no number that this user may learn.
     Unknown,
     Is(FileId),
+    /// The device is closed again.
+    Closed,
 }
 
 const REPORT: usize = 24;
@@ -48,6 +50,8 @@ pub(super) struct LoopSurvey {
     reports: PipeReader,
     /// The device has taken the question, and asks its file.
     pub(super) asks_file: bool,
+    /// The device that answered last is being closed, which may wait for its file.
+    pub(super) closes: bool,
 }
 
 impl LoopSurvey {
@@ -67,7 +71,7 @@ impl LoopSurvey {
             child => {
                 let number = Pid::from_raw(child);
                 let killed_by = number.and_then(|number| pidfd_open(number, PidfdFlags::empty()).ok());
-                Ok(Self { child, killed_by, reports, asks_file: false })
+                Ok(Self { child, killed_by, reports, asks_file: false, closes: false })
             }
         }
     }
@@ -79,12 +83,13 @@ impl LoopSurvey {
                 Report::AsksFile => self.asks_file = true,
                 Report::Unknown => break self.answered(None),
                 Report::Is(id) => break self.answered(Some(id)),
+                Report::Closed => self.closes = false,
             }
         }
     }
 
     fn answered(&mut self, id: Option<FileId>) -> Option<Option<FileId>> {
-        self.asks_file = false;
+        (self.asks_file, self.closes) = (false, true);
         Some(id)
     }
 
@@ -127,6 +132,7 @@ impl Report {
             [0, ..] => Some(Self::AsksFile),
             [1, ..] => Some(Self::Unknown),
             [2, device, inode] => Some(Self::Is((device, inode))),
+            [3, ..] => Some(Self::Closed),
             _ => None,
         }
     }
@@ -136,6 +142,7 @@ impl Report {
             Self::AsksFile => [0, 0, 0],
             Self::Unknown => [1, 0, 0],
             Self::Is((device, inode)) => [2, device, inode],
+            Self::Closed => [3, 0, 0],
         };
         let mut bytes = [0; REPORT];
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -178,8 +185,10 @@ fn ask(devices: &[BoundLoop]) -> rustix::io::Result<()> {
         write(to, &Report::AsksFile.bytes())?;
         let id = device_open.as_ref().and_then(loop_file_id).or_else(|| id_at(&device.path));
         write(to, &id.map_or(Report::Unknown, Report::Is).bytes())?;
-        // The last close may wait for the file: the child's end closes the device.
-        forget(device_open);
+        // Closed before the next one is asked, which may keep the child waiting: a device that is
+        // open cannot be removed.
+        drop(device_open);
+        write(to, &Report::Closed.bytes())?;
     }
     Ok(())
 }

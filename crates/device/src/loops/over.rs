@@ -78,7 +78,9 @@ pub fn loop_over(file: &File) -> Option<LoopOver> {
             }
             next += 1;
         }
-        if next < nodes.len() {
+        // A device that has answered and is being closed is left to that child, and the next ones
+        // are asked by another.
+        if next < nodes.len() && !asking.closes {
             silent.push((next, asking));
             next += 1;
         }

@@ -7,6 +7,7 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use crate::dm::killed::{Disturbed, servers, started};
 use crate::dm::mapper::Mapper;
 use crate::support::tools::within;
+use crate::support::volume::Volume;
 
 #[test]
 fn a_lower_device_that_hangs_holds_up_no_other() {
@@ -157,4 +158,39 @@ ls {} | grep '^[0-9]' || true",
     }
     assert!(kills > 10, "{kills} were killed");
     mapper.script("losetup --detach $(cat loop)");
+}
+
+/// A program asks all loop devices for their files before it changes an image in place. Those that
+/// answered are removed while it waits for those that hang.
+#[test]
+fn a_question_to_devices_that_hang_keeps_no_other_open() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper.scratch.file("hangs.py", include_bytes!("hangs.py"));
+    let volume = Volume::luks2(&mapper.scratch, "17M");
+    let reencrypt = format!(
+        "{} reencrypt -q --init-only {} --passphrase-file {}",
+        env!("CARGO_BIN_EXE_underseal"),
+        volume.image.display(),
+        volume.passphrase.display()
+    );
+    let out = mapper.script(&format!(
+        "
+mkdir mnt
+python3 hangs.py mnt > /dev/null 2>&1 & server=$!
+tries=100; until test -e mnt/file; do sleep 0.05; tries=$((tries - 1)); test $tries -gt 0; done
+one=$(losetup --find --show mnt/file); two=$(losetup --find --show mnt/file)
+for n in 1 2 3 4 5 6 7 8; do dmsetup create $N-$n --table '0 8 zero'; done
+kill -STOP $server
+timeout 60 {reencrypt} > reencrypt.log 2>&1 & asking=$!
+waits() {{ ls -l /proc/[0-9]*/fd 2> /dev/null | grep -q \" $1$\"; }}
+tries=300; until waits $one && waits $two; do sleep 0.1; tries=$((tries - 1)); test $tries -gt 0; done
+again() {{ sleep 0.1; dmsetup remove $1; }}
+remove() {{ dmsetup remove $1 || again $1 || again $1; }}
+for n in 1 2 3 4 5 6 7 8; do remove $N-$n 2> err || {{ echo $n; cat err; break; }}; done
+kill -CONT $server
+wait $asking || cat reencrypt.log
+for device in $one $two; do losetup --detach $device; done
+tries=50; until umount mnt; do sleep 0.1; tries=$((tries - 1)); test $tries -gt 0; done"
+    ));
+    assert_eq!(out, "", "{}", mapper.log());
 }
