@@ -64,7 +64,7 @@ impl Header {
                 let number = self.put(on, &made, new.number.filter(|_| !keeps_its_number))?;
                 let removed = self.remove_keyslot(on, opened.slot, false);
                 let context =
-                    format_args!("keyslot {number} is new; the old one, {}, is still there", opened.slot);
+                    format_args!("keyslot {number} is new; the old one, {}, may still be there", opened.slot);
                 removed.map_err(|e| e.within(context))?;
                 if !keeps_its_number {
                     return Ok(number);

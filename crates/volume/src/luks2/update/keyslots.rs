@@ -162,7 +162,7 @@ impl Header {
                 let (number, leftover) = self.put_beside(on, &made, new.number, opened)?;
                 let removed = self.remove_keyslot(on, leftover, false);
                 let context =
-                    format_args!("keyslot {number} is new; the old one, now {leftover}, is still there");
+                    format_args!("keyslot {number} is new; the old one, now {leftover}, may still be there");
                 removed.map_err(|e| e.within(context)).map(|()| number)
             }
         }
