@@ -58,7 +58,7 @@ pub(crate) struct Opened {
 /// Locks that exclude other programs for as long as a volume is open.
 #[derive(Default)]
 pub(crate) struct Locks {
-    /// Those of reencryptions, where this process cannot reencrypt.
+    /// Locks of reencryptions, where this process cannot reencrypt.
     pub(crate) reencryption: Vec<ReencryptionLock>,
     /// The detached header, locked as the image of a reader. The image's own lock does not exclude
     /// programs that would make another volume of the header alone.

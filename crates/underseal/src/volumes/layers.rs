@@ -43,8 +43,8 @@ pub(crate) fn below<'t>(entry: &Entry, volumes: &'t [Entry]) -> impl Iterator<It
     volumes.iter().filter(move |lower| lower.name != name && below.is(lower))
 }
 
-/// What a volume must have before it is opened. Paths are compared as they are written: to look one
-/// up may wait for a server that hangs.
+/// The requirements of a volume before it is opened. Paths are compared as they are written: to
+/// look one up may wait for a server that hangs.
 struct Below {
     server: Option<NbdAddress>,
     files: Vec<PathBuf>,

@@ -2,8 +2,8 @@
 
 use crate::command::common::{CHEAP, Place, Server};
 
-/// Whatever would make another volume of the header is refused while a server has it, of either
-/// version, although the server's image is another file.
+/// Commands that would make another volume of the header are refused while a server has it, of
+/// either version, although the server's image is another file.
 #[test]
 fn a_header_stays_that_of_the_open_volume() {
     for (version, other) in [("luks1", "luks2"), ("luks2", "luks1")] {
@@ -28,7 +28,7 @@ fn a_header_stays_that_of_the_open_volume() {
             place.run(&change).fails(4, "");
             assert!(place.read("head") == before, "{version}: {change:?}");
         }
-        // Its keyslots change beside the server.
+        // Keyslots change beside the server.
         let add = ["keyslot", "add", "head", "--passphrase-file", "pass", "--new-key-file", "wrong"];
         place.run(&[&add[..], &CHEAP].concat()).succeeds();
         server.stop();

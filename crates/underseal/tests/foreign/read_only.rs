@@ -7,7 +7,7 @@ use crate::support::nbd::Client;
 use crate::support::volume::underseal;
 use crate::support::{Scratch, Server, output};
 
-/// Their images were opened for writing, and each client's queue opens them again, in the sandbox.
+/// Each client's queue opens the image again, in the sandbox, as it is open: for writing.
 #[test]
 fn a_volume_that_takes_no_writes_serves_its_clients() {
     for image in ["fv-two-segments.img", "bl-paused.img"] {
