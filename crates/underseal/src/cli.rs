@@ -1,5 +1,6 @@
 //! The command line. The help and the manual pages are made from these types.
 
+mod area;
 mod control;
 mod dm;
 mod ecryptfs;
@@ -8,10 +9,13 @@ mod header;
 mod host;
 mod integrity;
 mod keyslot;
+mod on_error;
 mod open;
 mod pbkdf;
+mod rate;
 mod reencrypt;
 mod secret;
+mod serve;
 mod table;
 mod tcrypt;
 mod token;
@@ -24,6 +28,7 @@ use clap_complete::Shell;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+pub(crate) use area::AreaArgs;
 pub(crate) use control::{
     Control, KeyArgs, ListArgs, MessageArgs, PolicyArgs, ResizeArgs, ResumeArgs, StatusArgs, SuspendArgs,
     TopArgs, UpgradeArgs,
@@ -46,13 +51,16 @@ pub(crate) use integrity::{
     IntegrityInfoArgs, IntegrityModeArgs, IntegrityOpenArgs, IntegrityPlaceArgs, IntegrityRecalculateArgs,
 };
 pub(crate) use keyslot::{
-    AreaArgs, Keyslot, KeyslotAddArgs, KeyslotArgs, KeyslotChangeArgs, KeyslotConvertArgs, KeyslotKillArgs,
+    Keyslot, KeyslotAddArgs, KeyslotArgs, KeyslotChangeArgs, KeyslotConvertArgs, KeyslotKillArgs,
     KeyslotListArgs, KeyslotPriorityArgs, KeyslotRemoveArgs, KeyslotTestArgs, RecoveryKeyArgs,
 };
-pub(crate) use open::{ControlArgs, Nbd, OpenArgs, ServeArgs, VhostUserArgs};
+pub(crate) use on_error::OnError;
+pub(crate) use open::OpenArgs;
 pub(crate) use pbkdf::PbkdfArgs;
-pub(crate) use reencrypt::{RateArg, ReencryptArgs, Resilience, StepOrder};
+pub(crate) use rate::RateArg;
+pub(crate) use reencrypt::{ReencryptArgs, Resilience, StepOrder};
 pub(crate) use secret::{NewSecretArgs, SecretArgs, SecretSource};
+pub(crate) use serve::{ControlArgs, Nbd, ServeArgs, VhostUserArgs};
 pub(crate) use table::{
     Table, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs, TablePlainArgs,
     TableVolumeArgs,
@@ -62,8 +70,8 @@ pub(crate) use token::{
     EnrollArgs, EnrollInto, HardwareArgs, Token, TokenArgs, TokenAssignArgs, TokenCommandArgs,
     TokenExportArgs, TokenImportArgs, TokenListArgs, TokenPinArgs,
 };
-pub(crate) use transfer::{CheckArgs, OnError, ReadArgs, WriteArgs};
-pub(crate) use trust::TrustArgs;
+pub(crate) use transfer::{CheckArgs, ReadArgs, WriteArgs};
+pub(crate) use trust::{TrustArgs, integrity_type};
 pub(crate) use volume::{
     HeaderPathArgs, LayerArgs, LowerArgs, PlainArgs, TagCacheArgs, VolumeArgs, VolumeType,
 };

@@ -61,7 +61,7 @@ pub(crate) struct FormatArgs {
     /// hmac-sha512, hmac-sha1 or cmac-aes with a usual cipher; "aead" with aes-gcm-random,
     /// aegis128-random or aes-ccm-random; poly1305 with chacha20-random; "none" for random IVs
     /// alone
-    #[arg(long, value_name = "TYPE", value_parser = integrity, help_heading = AUTHENTICATED)]
+    #[arg(long, value_name = "TYPE", value_parser = super::integrity_type, help_heading = AUTHENTICATED)]
     pub(crate) integrity: Option<String>,
     /// The MAC's part of the key; its digest's length by default
     #[arg(long, value_name = "BITS", requires = "integrity", help_heading = AUTHENTICATED)]
@@ -157,15 +157,6 @@ fn cipher(text: &str) -> Result<CipherSpec, underseal_cipher::Error> {
         }
         _ => Err(e),
     })
-}
-
-/// Parses a type of integrity as LUKS2 names it: `hmac-sha256` is `hmac(sha256)`.
-pub(super) fn integrity(text: &str) -> Result<String, String> {
-    match text.split_once('-') {
-        Some((mac @ ("hmac" | "cmac" | "phmac"), of)) => Ok(format!("{mac}({of})")),
-        None if ["aead", "poly1305", "none"].contains(&text) => Ok(text.into()),
-        _ => Err("want hmac-HASH, cmac-aes, aead, poly1305 or none".into()),
-    }
 }
 
 const AUTHENTICATED: &str = "Authenticated volumes";

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
-use super::VolumeArgs;
+use super::{OnError, VolumeArgs};
 use crate::size;
 
 /// Copies a volume's plain bytes out, without a server.
@@ -27,15 +27,6 @@ pub(crate) struct ReadArgs {
     pub(crate) on_error: OnError,
     #[command(flatten)]
     pub(crate) volume: VolumeArgs,
-}
-
-/// The handling of sectors whose tags do not match.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OnError {
-    /// Nothing behind it is read
-    Stop,
-    /// Zeros are given for it
-    Zero,
 }
 
 /// Copies plain bytes into a volume, without a server, and flushes it.

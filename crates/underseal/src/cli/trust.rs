@@ -57,11 +57,20 @@ impl TrustArgs {
 
 /// Parses a type of integrity that detects changes.
 fn authenticating(text: &str) -> Result<String, String> {
-    match super::format::integrity(text) {
+    match integrity_type(text) {
         Ok(kind) if kind != "none" => Ok(kind),
         _ => {
             Err("want hmac-HASH, cmac-aes, aead or poly1305; none only stores IVs, and protects from nothing"
                 .into())
         }
+    }
+}
+
+/// Parses a type of integrity as LUKS2 names it: `hmac-sha256` is `hmac(sha256)`.
+pub(crate) fn integrity_type(text: &str) -> Result<String, String> {
+    match text.split_once('-') {
+        Some((mac @ ("hmac" | "cmac" | "phmac"), of)) => Ok(format!("{mac}({of})")),
+        None if ["aead", "poly1305", "none"].contains(&text) => Ok(text.into()),
+        _ => Err("want hmac-HASH, cmac-aes, aead, poly1305 or none".into()),
     }
 }
