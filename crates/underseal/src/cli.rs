@@ -1,12 +1,10 @@
 //! The command line. The help and the manual pages are made from these types.
 
 mod area;
-mod control;
 mod dm;
 mod ecryptfs;
 mod format;
 mod header;
-mod host;
 mod integrity;
 mod keyslot;
 mod on_error;
@@ -19,20 +17,13 @@ mod serve;
 mod table;
 mod tcrypt;
 mod token;
-mod transfer;
 mod trust;
 mod volume;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
-use clap_complete::Shell;
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 pub(crate) use area::AreaArgs;
-pub(crate) use control::{
-    Control, KeyArgs, ListArgs, MessageArgs, PolicyArgs, ResizeArgs, ResumeArgs, StatusArgs, SuspendArgs,
-    TopArgs, UpgradeArgs,
-};
 pub(crate) use dm::{Dm, DmArgs, DmHowArgs, DmInstallArgs, DmRunArgs};
 pub(crate) use ecryptfs::{
     Ecryptfs, EcryptfsArgs, HeaderPlace, MountArgs, MountPrivateArgs, NewPassphraseArgs, ServeMountArgs,
@@ -45,7 +36,6 @@ pub(crate) use header::{
     HeaderArgs, HeaderBackupArgs, HeaderCheckArgs, HeaderCommand, HeaderConvertArgs, HeaderDumpKeyArgs,
     HeaderEraseArgs, HeaderRepairArgs, HeaderRestoreArgs, HeaderSetArgs, HeaderVersion,
 };
-pub(crate) use host::{DownArgs, PsArgs, UpArgs};
 pub(crate) use integrity::{
     Integrity, IntegrityCheckArgs, IntegrityCommandArgs, IntegrityFormatArgs, IntegrityHashArgs,
     IntegrityInfoArgs, IntegrityModeArgs, IntegrityOpenArgs, IntegrityPlaceArgs, IntegrityRecalculateArgs,
@@ -70,12 +60,19 @@ pub(crate) use token::{
     EnrollArgs, EnrollInto, HardwareArgs, Token, TokenArgs, TokenAssignArgs, TokenCommandArgs,
     TokenExportArgs, TokenImportArgs, TokenListArgs, TokenPinArgs,
 };
-pub(crate) use transfer::{CheckArgs, ReadArgs, WriteArgs};
 pub(crate) use trust::{TrustArgs, integrity_type};
 pub(crate) use volume::{
     HeaderPathArgs, LayerArgs, LowerArgs, PlainArgs, TagCacheArgs, VolumeArgs, VolumeType,
 };
 
+use crate::commands::check::CheckArgs;
+use crate::commands::completions::CompletionsArgs;
+use crate::commands::control::Control;
+use crate::commands::host::{DownArgs, PsArgs, UpArgs};
+use crate::commands::info::InfoArgs;
+use crate::commands::man::ManArgs;
+use crate::commands::read::ReadArgs;
+use crate::commands::write::WriteArgs;
 use crate::exit;
 
 /// Makes, opens and serves encrypted volumes without root and without a kernel driver.
@@ -156,39 +153,6 @@ impl Verbosity {
     }
 }
 
-/// Shows what a header says: of LUKS without any key, of TrueCrypt and VeraCrypt with the
-/// passphrase.
-#[derive(Debug, Args)]
-#[command(after_help = INFO_EXAMPLES)]
-pub(crate) struct InfoArgs {
-    #[command(flatten)]
-    pub(crate) volume: VolumeArgs,
-    /// For programs: everything as one JSON object
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// LUKS2: the header's own metadata, word for word
-    #[arg(long)]
-    pub(crate) raw_metadata: bool,
-}
-
-/// Prints a shell's completions for this command.
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  underseal completions bash > ~/.local/share/bash-completion/completions/underseal
-  underseal completions fish > ~/.config/fish/completions/underseal.fish")]
-pub(crate) struct CompletionsArgs {
-    /// The shell
-    pub(crate) shell: Shell,
-}
-
-/// Writes the manual pages to a directory.
-#[derive(Debug, Args)]
-#[command(hide = true)]
-pub(crate) struct ManArgs {
-    /// The directory; it must exist
-    pub(crate) directory: PathBuf,
-}
-
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   underseal format disk.img --size 10G            make a LUKS2 volume, asking for a passphrase
@@ -196,13 +160,6 @@ Examples:
   nbdcopy photos.ext4 'nbd+unix:///?socket=disk.sock'
   underseal info disk.img                         what the header says
   underseal read disk.img -o plain.img            the plain bytes, without a server";
-
-const INFO_EXAMPLES: &str = "\
-Examples:
-  underseal info disk.img
-  underseal info disk.img --json | jq .keyslots
-  underseal info disk.img --raw-metadata          as cryptsetup luksDump --dump-json-metadata
-  underseal info stick.hc --type tcrypt --pim 485 asks for the passphrase, which alone opens the header";
 
 fn after_long_help() -> String {
     let statuses: String = exit::STATUSES.iter().map(|(code, text)| format!("  {code}  {text}\n")).collect();

@@ -1,24 +1,24 @@
 //! The commands.
 
-mod check;
-mod completions;
-mod control;
+pub(crate) mod check;
+pub(crate) mod completions;
+pub(crate) mod control;
 mod dm;
 mod ecryptfs;
 mod format;
 mod header;
-mod host;
-mod info;
+pub(crate) mod host;
+pub(crate) mod info;
 mod integrity;
 mod keyslot;
-mod man;
+pub(crate) mod man;
 mod open;
-mod read;
+pub(crate) mod read;
 mod reencrypt;
 mod table;
 mod tcrypt;
 mod token;
-mod write;
+pub(crate) mod write;
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;

@@ -5,10 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::Args;
 use underseal_export::control::{Checked, Name, Reply, Request, Status};
 
 use super::control::{ask, find, refused};
-use crate::cli::CheckArgs;
+use crate::cli::VolumeArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::is_remote;
@@ -16,6 +17,19 @@ use crate::output::print;
 use crate::progress::Progress;
 use crate::transfer;
 use crate::volume::{self, Access, Opened};
+
+/// Reads all of an authenticated volume, and lists what is not as it was written.
+///
+/// IMAGE is an image, or, where no file is called so, the name of a volume that is open
+/// (`underseal list`): its server reads that, beside what its users do, and no passphrase is
+/// needed. What waits in the journal of an open volume is compared as the server has it in memory.
+/// Ctrl-C ends it.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    pub(crate) volume: VolumeArgs,
+}
 
 /// Checks a volume, and lists sectors whose tags do not match. The server of an open volume reads
 /// it.
@@ -153,3 +167,9 @@ impl<T: FnMut(&Range<u64>) -> Result<()>> Lost<T> {
         self.told.map(|()| self.bytes)
     }
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  underseal check disk.img
+  underseal check work                      a volume that is open, by its name
+  underseal check disk.img --passphrase-file pass.txt > damaged.txt";

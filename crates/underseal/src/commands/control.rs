@@ -10,17 +10,24 @@ mod top;
 use std::path::Path;
 use std::time::Duration;
 
+use clap::{Args, Subcommand};
+pub(super) use close::CloseLimitArgs;
 pub(super) use show::{state, table};
 use underseal_cipher::Key;
 use underseal_export::control::{Client, Directory, Name, Refusal, RefusalKind, Reply, Request, Status};
 
+use self::close::CloseArgs;
+use self::message::MessageArgs;
+use self::resume::ResumeArgs;
+use self::top::TopArgs;
 use super::host::side_by_side;
+use super::open::UpgradeArgs;
 use super::same_file;
-use crate::cli::{Control, ListArgs, PolicyArgs, ResizeArgs, StatusArgs, SuspendArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::is_remote;
 use crate::output::{Versioned, json, print, print_json, printable};
+use crate::size;
 
 /// How long a server may take for an answer from memory.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -30,6 +37,28 @@ pub(super) const PATIENCE_OF_ALL: Duration = Duration::from_secs(10);
 
 /// How many servers are asked at a time: a server that hangs delays no other one.
 pub(super) const AT_A_TIME: usize = 32;
+
+/// Which of the open volumes.
+#[derive(Debug, Args)]
+pub(crate) struct NameArg {
+    /// The volume, as `underseal list` calls it
+    pub(crate) name: Name,
+}
+
+/// A command to an open volume.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Control {
+    List(ListArgs),
+    Status(StatusArgs),
+    Policy(PolicyArgs),
+    Suspend(SuspendArgs),
+    Resume(Box<ResumeArgs>),
+    Resize(ResizeArgs),
+    Message(MessageArgs),
+    Close(CloseArgs),
+    Upgrade(UpgradeArgs),
+    Top(TopArgs),
+}
 
 pub(super) fn run(command: Control, quiet: bool) -> Result<()> {
     match command {
@@ -44,6 +73,19 @@ pub(super) fn run(command: Control, quiet: bool) -> Result<()> {
         Control::Upgrade(args) => super::open::take_over(&args, quiet),
         Control::Top(args) => top::run(&args),
     }
+}
+
+/// Lists the volumes that are open.
+///
+/// A server that does not answer within 10 seconds is named on stderr; the exit status is 7 then.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal list
+  underseal list --json | jq -r '.[].name'")]
+pub(crate) struct ListArgs {
+    /// For programs: an array of what `underseal status --json` prints
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 fn list(args: &ListArgs) -> Result<()> {
@@ -69,9 +111,39 @@ fn list(args: &ListArgs) -> Result<()> {
     Err(Error::new(Exit::Partial, format!("{unknown} of {count} servers did not say how their volumes are")))
 }
 
+/// Shows what a volume does, and how long each stage of its requests takes.
+///
+/// Stages: queued, until a thread takes the request up; crypto, from when it is due until it is
+/// done; lower, in the lower device; reply, until the answer is sent. total is the whole way. A
+/// figure such as p99 is what 99 in 100 requests took at most.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal status disk.img
+  underseal status disk.img --json | jq .latency.total.p99_ns")]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub(crate) volume: NameArg,
+    /// For programs: everything as one JSON object; times are in nanoseconds, sizes in bytes.
+    /// Fields may be added
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 fn status(args: &StatusArgs) -> Result<()> {
     let status = self::ask_status(&args.volume.name)?;
     if args.json { print_json(&status) } else { print(&show::status(&status)) }
+}
+
+/// Shows a volume's policy, or sets another one while the volume is in use.
+///
+/// Each request goes the way that is set when it comes.
+#[derive(Debug, Args)]
+#[command(after_help = POLICIES)]
+pub(crate) struct PolicyArgs {
+    #[command(flatten)]
+    pub(crate) volume: NameArg,
+    /// The new policy
+    pub(crate) policy: Option<String>,
 }
 
 fn policy(args: PolicyArgs) -> Result<()> {
@@ -80,6 +152,28 @@ fn policy(args: PolicyArgs) -> Result<()> {
         Some(policy) => done(name, &Request::SetPolicy(policy)),
         None => print(&(printable(&ask_status(name)?.policy) + "\n")),
     }
+}
+
+/// Finishes a volume's requests in flight, flushes it, and holds back further requests until
+/// `underseal resume`.
+///
+/// Clients wait. The image can be copied, or the key changed, while nothing moves. With --wipe the
+/// key is nowhere in memory afterwards, as with cryptsetup luksSuspend, and `underseal resume` asks
+/// for it.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal suspend disk.img && cp --reflink disk.img snapshot.img; underseal resume disk.img
+  underseal suspend disk.img --wipe && systemctl suspend; underseal resume disk.img")]
+pub(crate) struct SuspendArgs {
+    #[command(flatten)]
+    pub(crate) volume: NameArg,
+    /// Give up, and resume, when requests in flight take longer than this
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(..=3600))]
+    pub(crate) timeout: u32,
+    /// Then wipe the volume's key; not of volumes of other systems (VeraCrypt, BitLocker,
+    /// FileVault 2, loop-AES), whose key `resume` cannot set again
+    #[arg(long)]
+    pub(crate) wipe: bool,
 }
 
 fn suspend(args: &SuspendArgs) -> Result<()> {
@@ -102,6 +196,28 @@ fn can_be_resumed(name: &Name) -> Result<()> {
     let remedy = "`underseal suspend` without --wipe, or `underseal close` and later `open`; `underseal message NAME key wipe` for \
                   one that gets its key as `underseal table volume` prints it";
     Err(Error::new(Exit::Unsupported, what).with_remedy(remedy))
+}
+
+/// Gives a volume another size while it is open, until it is closed.
+///
+/// Without --size it takes all that its image or device has now, or what its LUKS2 header says
+/// where that has a size. Nothing is written to the header, and nothing that lies beyond a smaller
+/// end is lost: make the filesystem smaller before. Of a table with several lines the last one
+/// changes. Users of a mount, a ublk device (Linux 6.16) and a virtual machine see the new size at
+/// once, NBD clients when they connect again.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  truncate -s 20G disk.img && underseal resize disk.img
+  underseal resize disk.img --size 8G")]
+pub(crate) struct ResizeArgs {
+    #[command(flatten)]
+    pub(crate) volume: NameArg,
+    /// The new size
+    #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    pub(crate) size: Option<u64>,
+    /// Give up, and keep the old size, when requests beyond a smaller end take longer than this
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(..=3600))]
+    pub(crate) timeout: u32,
 }
 
 /// Resizes the volume, and prints its new size and the clients that do not see it yet.
@@ -237,3 +353,18 @@ pub(super) fn refused(name: &Name, refusal: Refusal) -> Error {
     let error = Error::new(exit, format!("{name}: {}", refusal.message));
     if refusal.remedy.is_empty() { error } else { error.with_remedy(refusal.remedy) }
 }
+
+const POLICIES: &str = "\
+Policies:
+  inline      the thread that brings a request encrypts or decrypts it
+  workers     a pool of threads does
+  same-cpu    of the pool, the thread on the processor that the request came on
+  adaptive    inline while that keeps up; what is more goes to idle workers
+  kernel      as dm-crypt without flags: workers, and writes sorted by one submitter
+After commas: read=, write= (one of the first four); order=ready|sorted|arrival (of writes); high-priority;
+max-read-size=, max-write-size= (longer requests are split)
+
+Examples:
+  underseal policy disk.img
+  underseal policy disk.img adaptive
+  underseal policy disk.img workers,write=inline,max-read-size=64K";

@@ -12,12 +12,16 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use underseal_export::control::{Directory, Name, Status};
 
+pub(crate) use down::DownArgs;
 pub(super) use down::run as down;
+pub(crate) use ps::PsArgs;
 pub(super) use ps::run as ps;
+pub(crate) use up::UpArgs;
 pub(super) use up::run as up;
 
 pub(super) use together::side_by_side;
@@ -28,7 +32,19 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::is_remote;
 use crate::output::printable;
-use crate::volumes::{Entry, Wrong};
+use crate::volumes::{self, Entry, Wrong};
+
+/// The choice of volumes.
+#[derive(Debug, Args)]
+pub(crate) struct WhichArgs {
+    /// The volumes, by the names that the file gives them; all of them unless one is named
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<Name>,
+    /// The list of volumes, and with .d behind it their folder; only root and you may be able to
+    /// write to them
+    #[arg(long, value_name = "FILE", default_value = volumes::DEFAULT)]
+    pub(crate) config: PathBuf,
+}
 
 /// Another `up` or `down` of the volume is awaited silently for `TOLD`, and for `PATIENCE` at all.
 const TOLD: Duration = Duration::from_secs(1);

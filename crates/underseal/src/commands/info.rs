@@ -1,15 +1,31 @@
 //! `underseal info`.
 
+use clap::Args;
 use serde::Serialize;
 use underseal_cipher::CpuPath;
 use underseal_formats::Facts;
 use underseal_volume::Header;
 
-use crate::cli::InfoArgs;
+use crate::cli::VolumeArgs;
 use crate::error::{Error, Result};
 use crate::lower::open_header;
 use crate::output::{json, print, print_json};
 use crate::{foreign, part};
+
+/// Shows what a header says: of LUKS without any key, of TrueCrypt and VeraCrypt with the
+/// passphrase.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct InfoArgs {
+    #[command(flatten)]
+    pub(crate) volume: VolumeArgs,
+    /// For programs: everything as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// LUKS2: the header's own metadata, word for word
+    #[arg(long)]
+    pub(crate) raw_metadata: bool,
+}
 
 pub(super) fn run(args: &InfoArgs) -> Result<()> {
     let volume = &args.volume;
@@ -67,3 +83,10 @@ struct Report<T: Serialize> {
     /// The CPU path of this processor.
     cpu_path: &'static str,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  underseal info disk.img
+  underseal info disk.img --json | jq .keyslots
+  underseal info disk.img --raw-metadata          as cryptsetup luksDump --dump-json-metadata
+  underseal info stick.hc --type tcrypt --pim 485 asks for the passphrase, which alone opens the header";

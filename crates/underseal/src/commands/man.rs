@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use clap::{Command, CommandFactory};
+use clap::{Args, Command, CommandFactory};
 use clap_mangen::Man;
 
-use crate::cli::{Cli, ManArgs};
+use crate::cli::Cli;
 use crate::error::{Error, Result};
 use crate::exit;
 
@@ -21,6 +21,14 @@ const HOST: &str = include_str!("man/host.roff");
 const STATUS: &str = include_str!("man/status.roff");
 /// The manual page of the persona `cryptsetup`.
 const FRONT: &str = include_str!("man/underseal-cryptsetup.7");
+
+/// Writes the manual pages to a directory.
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub(crate) struct ManArgs {
+    /// The directory; it must exist
+    pub(crate) directory: PathBuf,
+}
 
 pub(super) fn run(args: &ManArgs) -> Result<()> {
     let mut top = Cli::command();

@@ -1,5 +1,6 @@
 //! `underseal open`.
 
+mod args;
 mod assembly;
 mod control;
 mod desktop;
@@ -28,6 +29,7 @@ use underseal_export::nbd::{
 };
 use underseal_export::net::Listener;
 
+pub(super) use self::args::UpgradeArgs;
 pub(super) use self::desktop::help as help_desktop;
 pub(super) use self::new_server::take_over;
 

@@ -8,11 +8,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clap::Args;
 use underseal_datapath::Mapping;
 
 use super::check::Lost;
 use super::same_file;
-use crate::cli::{OnError, ReadArgs};
+use crate::cli::{OnError, VolumeArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::loop_file::lock_as_image;
@@ -20,6 +21,28 @@ use crate::progress::Progress;
 use crate::size;
 use crate::transfer;
 use crate::volume::{self, Access, Opened};
+
+/// Copies a volume's plain bytes out, without a server.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ReadArgs {
+    /// Where to begin in the volume
+    #[arg(long, value_name = "BYTES", value_parser = size::parse, default_value = "0")]
+    pub(crate) offset: u64,
+    /// How much to read; to the volume's end by default
+    #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    pub(crate) length: Option<u64>,
+    /// The file to write, created for you alone; stdout by default, "-" for stdout even on a
+    /// terminal
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Authenticated volumes: at sectors whose tags do not match, stop, or give zeros and list them
+    /// on stderr
+    #[arg(long, value_name = "WAY", value_enum, default_value_t = OnError::Stop)]
+    pub(crate) on_error: OnError,
+    #[command(flatten)]
+    pub(crate) volume: VolumeArgs,
+}
 
 pub(super) fn run(args: &ReadArgs, quiet: bool) -> Result<()> {
     let volume = &args.volume;
@@ -137,3 +160,9 @@ impl<'a> OutputFile<'a> {
         }
     }
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  underseal read disk.img -o plain.img
+  underseal read disk.img --length 1M --passphrase-file pass.txt | file -
+  underseal read old.img --type plain --key-file old.key -o plain.img";

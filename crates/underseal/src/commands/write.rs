@@ -4,20 +4,35 @@ use std::fs::File;
 use std::io::{Seek, stdin};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clap::Args;
 use underseal_datapath::Mapping;
 use underseal_volume::ReadAt;
 
 use super::same_file;
-use crate::cli::WriteArgs;
+use crate::cli::VolumeArgs;
 use crate::error::{Error, Result};
 use crate::integrity;
 use crate::progress::Progress;
 use crate::size;
 use crate::transfer;
 use crate::volume::{self, Access, Opened};
+
+/// Copies plain bytes into a volume, without a server, and flushes it.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct WriteArgs {
+    /// Where to begin in the volume
+    #[arg(long, value_name = "BYTES", value_parser = size::parse, default_value = "0")]
+    pub(crate) offset: u64,
+    /// The file to read; stdin by default or for "-"
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) input: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) volume: VolumeArgs,
+}
 
 pub(super) fn run(args: &WriteArgs, quiet: bool) -> Result<()> {
     let image = &args.volume.image;
@@ -97,3 +112,9 @@ fn length(input: &mut File) -> Option<u64> {
     input.seek(std::io::SeekFrom::Start(position)).ok()?;
     Some(size.saturating_sub(position))
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  underseal write disk.img -i filesystem.ext4
+  tar c photos | underseal write disk.img --passphrase-file pass.txt --offset 1G
+  cat pass.txt data | underseal write disk.img --passphrase-fd 0";

@@ -3,12 +3,13 @@
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use underseal_export::ErrorKind;
 use underseal_export::control::status::Waiting;
 use underseal_export::control::{Client, Name, Request};
 
 use super::show::duration;
-use super::{PATIENCE, connect, failed, finished, status_within};
+use super::{NameArg, PATIENCE, connect, failed, finished, status_within};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::printable;
@@ -18,6 +19,32 @@ const TOLD: Duration = Duration::from_secs(3);
 const AGAIN: Duration = Duration::from_secs(60);
 /// How long the server may take to report its state.
 const ANSWERS: Duration = Duration::from_secs(10);
+
+/// Ends a volume's server as SIGTERM does, and waits until it has ended.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal close disk.img")]
+pub(crate) struct CloseArgs {
+    #[command(flatten)]
+    pub(crate) volume: NameArg,
+    #[command(flatten)]
+    pub(crate) limit: CloseLimitArgs,
+}
+
+/// The time limit of a close.
+#[derive(Debug, Args)]
+pub(crate) struct CloseLimitArgs {
+    /// Wait at most this long; by default as long as it takes. A volume that is not closed by then
+    /// continues to close
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u32>,
+}
+
+impl CloseLimitArgs {
+    pub(crate) fn within(&self) -> Option<Duration> {
+        self.timeout.map(|seconds| Duration::from_secs(seconds.into()))
+    }
+}
 
 /// Ends a volume's server, and waits until it has ended: as long as requests in flight and the last
 /// flush take, or up to `limit`. Fails with `Failed` when it has not ended by then; the server

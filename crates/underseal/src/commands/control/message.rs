@@ -1,15 +1,54 @@
 //! `underseal message`.
 
 use std::io::IsTerminal;
+use std::path::PathBuf;
 
+use clap::Args;
 use underseal_cipher::Key;
 use underseal_export::control::Request;
 use underseal_volume::table::TableKey;
 
-use super::{PATIENCE, ask, done, finished};
-use crate::cli::{KeyArgs, MessageArgs};
+use super::{NameArg, PATIENCE, ask, done, finished};
 use crate::error::{Error, Result};
 use crate::passphrase::{ask_hidden, first_line_of_descriptor, first_line_of_file};
+
+/// Sends a suspended volume one of dm-crypt's messages: `key wipe` or `key set`.
+///
+/// After `key wipe` the volume's key is nowhere in memory, and the volume cannot be resumed before
+/// `key set`. A key that is set must have the size of the old one, and of a LUKS volume be the
+/// right one. Of plain volumes and tables nothing can tell that: wrong keys read noise.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal suspend disk.img
+  underseal message disk.img key wipe
+  underseal message disk.img key set --key-file volume.hex
+  underseal message disk.img key set --key-fd 3 3< volume.hex
+  echo :64:user:disk | underseal message disk.img key set
+  underseal resume disk.img")]
+pub(crate) struct MessageArgs {
+    #[command(flatten)]
+    pub(crate) volume: NameArg,
+    /// The message's words. A key is none of them: other users can read arguments
+    #[arg(required = true, value_name = "WORD")]
+    pub(crate) words: Vec<String>,
+    #[command(flatten)]
+    pub(crate) key: KeyArgs,
+}
+
+/// Where the key of `key set` comes from; stdin, or a terminal that does not show it, unless one of
+/// these is given.
+#[derive(Debug, Args)]
+#[command(
+    next_help_heading = "Key (from stdin unless one of these is given): hex digits, or :SIZE:TYPE:NAME of the keyring"
+)]
+pub(crate) struct KeyArgs {
+    /// The first line of this file
+    #[arg(long, value_name = "FILE", group = "from")]
+    pub(crate) key_file: Option<PathBuf>,
+    /// The first line from this open descriptor
+    #[arg(long, value_name = "N", group = "from")]
+    pub(crate) key_fd: Option<u32>,
+}
 
 pub(super) fn run(args: &MessageArgs) -> Result<()> {
     let name = &args.volume.name;

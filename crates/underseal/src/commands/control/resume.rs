@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use clap::Args;
 use underseal_cipher::Key;
 use underseal_export::control::status::{Format, KeyState, Opened};
 use underseal_export::control::{Name, Request, Status};
@@ -10,8 +11,8 @@ use underseal_volume::plain::PassphraseHash;
 use underseal_volume::{Header, UnlockOptions};
 
 use super::message::{PROMPT, as_in_a_table};
-use super::{PATIENCE, ask, ask_status, done, finished};
-use crate::cli::ResumeArgs;
+use super::{NameArg, PATIENCE, ask, ask_status, done, finished};
+use crate::cli::{SecretArgs, TokenArgs, TrustArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::{is_remote, open_header};
@@ -20,6 +21,34 @@ use crate::passphrase::{Secret, ask_hidden, terminal_is_there};
 use crate::reencryption::Bytes;
 use crate::tokens;
 use crate::volume::plain_key;
+
+/// Resumes a suspended volume; asks for its passphrase if its key is wiped.
+///
+/// The header is read again, where the volume was opened from: a passphrase that was added since is
+/// good. A plain volume takes its passphrase or key file as it was opened, a table's its key as the
+/// table says it (hex digits, or :SIZE:TYPE:NAME). Whether that is the right one nothing can tell
+/// for those two: wrong keys read noise.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal resume disk.img
+  underseal resume disk.img --passphrase-file passphrase
+  underseal resume disk.img --header backup.hdr")]
+pub(crate) struct ResumeArgs {
+    #[command(flatten)]
+    pub(crate) volume: NameArg,
+    /// Read the LUKS header from this file; by default from where the volume was opened
+    #[arg(long, value_name = "FILE")]
+    pub(crate) header: Option<PathBuf>,
+    /// Try this keyslot only
+    #[arg(long, value_name = "N")]
+    pub(crate) key_slot: Option<u32>,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
+    #[command(flatten)]
+    pub(crate) secret: SecretArgs,
+    #[command(flatten)]
+    pub(crate) tokens: TokenArgs,
+}
 
 pub(super) fn run(args: &ResumeArgs) -> Result<()> {
     let name = &args.volume.name;

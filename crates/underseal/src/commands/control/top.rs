@@ -18,11 +18,11 @@ use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
+use clap::Args;
 use signal_hook::low_level::emulate_default_handler;
 
 use self::terminal::{Key, Terminal};
 use self::view::{Sample, View};
-use crate::cli::TopArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::print;
@@ -30,6 +30,24 @@ use crate::signals::ENDING;
 
 /// The longest delay until a key or a signal is noticed.
 const GLANCE: Duration = Duration::from_millis(100);
+
+/// Shows all open volumes and their latency, live.
+///
+/// Keys: up and down choose a volume, whose stages are shown below; q ends. Bars are the shares of
+/// requests by duration, since the picture before.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal top
+  underseal top --interval 5
+  underseal top --once")]
+pub(crate) struct TopArgs {
+    /// Refresh at this interval
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub(crate) interval: u32,
+    /// Print one interval as text; so it is where stdout is no terminal
+    #[arg(long)]
+    pub(crate) once: bool,
+}
 
 pub(super) fn run(args: &TopArgs) -> Result<()> {
     let interval = Duration::from_secs(args.interval.into());

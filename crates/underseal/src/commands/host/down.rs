@@ -2,16 +2,33 @@
 
 use std::time::Duration;
 
+use clap::Args;
+
 use super::together::side_by_side;
-use super::{AT_LAST, end, lock, status};
-use crate::cli::DownArgs;
+use super::{AT_LAST, WhichArgs, end, lock, status};
 use crate::commands::close_open;
+use crate::commands::control::CloseLimitArgs;
 use crate::error::Result;
 use crate::output::print;
 use crate::volumes::{Chosen, Entry, Table, layers};
 
 /// How many volumes are closed at a time: closing is mostly waiting.
 const AT_A_TIME: usize = 32;
+
+/// Closes the volumes of /etc/underseal/volumes and volumes.d, and waits until they are closed.
+///
+/// Each ends as with `underseal close`: what is in flight is finished, and the image flushed. One
+/// that is not open is left so.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal down
+  underseal down disk vm")]
+pub(crate) struct DownArgs {
+    #[command(flatten)]
+    pub(crate) which: WhichArgs,
+    #[command(flatten)]
+    pub(crate) limit: CloseLimitArgs,
+}
 
 /// Closes the volumes. Fails with `Partial` when some of several could not be closed.
 pub(in crate::commands) fn run(args: &DownArgs, quiet: bool) -> Result<()> {

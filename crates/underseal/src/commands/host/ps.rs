@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
+use clap::Args;
 use serde::Serialize;
 use underseal_export::control::Status;
 
 use super::together::side_by_side;
-use super::{ANSWERS, status};
-use crate::cli::PsArgs;
+use super::{ANSWERS, WhichArgs, status};
 use crate::commands::control::{AT_A_TIME, state, table as columns};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
@@ -56,6 +56,20 @@ struct Wrong<'t> {
     line: usize,
     name: &'t str,
     error: &'t str,
+}
+
+/// Lists the volumes of /etc/underseal/volumes and volumes.d, and which of them are open.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal ps
+  underseal ps --json | jq -r '.volumes[] | select(.state == \"down\").name'")]
+pub(crate) struct PsArgs {
+    #[command(flatten)]
+    pub(crate) which: WhichArgs,
+    /// For programs: one JSON object; `status` is what `underseal status --json` prints, or null.
+    /// Fields may be added
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Lists the volumes. Fails with `Partial` when the state of some is unknown.

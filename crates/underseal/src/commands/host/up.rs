@@ -11,13 +11,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-use clap::Parser;
+use clap::{Args, Parser};
 use rustix::io::Errno;
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
 use super::together::side_by_side;
-use super::{ANSWERS, end, lock, status};
-use crate::cli::{Cli, Command as Which, OpenArgs, UpArgs};
+use super::{ANSWERS, WhichArgs, end, lock, status};
+use crate::cli::{Cli, Command as Which, OpenArgs};
 use crate::commands::open;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
@@ -26,6 +26,31 @@ use crate::volumes::{Chosen, Entry, Table, layers};
 
 /// The program that asks for passphrases through systemd's agents.
 const AGENTS: &str = "/usr/bin/systemd-ask-password";
+
+/// Opens the volumes of /etc/underseal/volumes and /etc/underseal/volumes.d.
+///
+/// Each is served by a process of its own, in the background, as `underseal open --daemon` does;
+/// several are started at a time. One that is open stays as it is, and one that fails leaves the
+/// others alone. The list has crypttab's four fields: name, device, key file, options. What they
+/// cannot say a file volumes.d/NAME.toml can.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal up                     all but those whose line says noauto
+  underseal up disk vm
+  underseal up --config volumes    of another file
+  underseal up --foreground disk   this process serves it, as a service of systemd's does")]
+pub(crate) struct UpArgs {
+    #[command(flatten)]
+    pub(crate) which: WhichArgs,
+    /// Open at most N volumes at a time; each may need as much memory as its key derivation. By
+    /// default the number of processors
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) jobs: Option<u16>,
+    /// Serve one volume in this process until it is stopped, and tell a supervisor such as systemd
+    /// when it is ready
+    #[arg(long, conflicts_with = "jobs", requires = "names")]
+    pub(crate) foreground: bool,
+}
 
 /// Opens the volumes. Fails with `Partial` when some of several could not be opened.
 pub(in crate::commands) fn run(args: &UpArgs, quiet: bool) -> Result<()> {
