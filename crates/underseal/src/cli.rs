@@ -4,9 +4,7 @@ mod area;
 mod dm;
 mod ecryptfs;
 mod format;
-mod header;
 mod integrity;
-mod keyslot;
 mod on_error;
 mod open;
 mod pbkdf;
@@ -32,17 +30,9 @@ pub(crate) use ecryptfs::{
     TreeWrapArgs, UmountArgs,
 };
 pub(crate) use format::{FormatArgs, NewType};
-pub(crate) use header::{
-    HeaderArgs, HeaderBackupArgs, HeaderCheckArgs, HeaderCommand, HeaderConvertArgs, HeaderDumpKeyArgs,
-    HeaderEraseArgs, HeaderRepairArgs, HeaderRestoreArgs, HeaderSetArgs, HeaderVersion,
-};
 pub(crate) use integrity::{
     Integrity, IntegrityCheckArgs, IntegrityCommandArgs, IntegrityFormatArgs, IntegrityHashArgs,
     IntegrityInfoArgs, IntegrityModeArgs, IntegrityOpenArgs, IntegrityPlaceArgs, IntegrityRecalculateArgs,
-};
-pub(crate) use keyslot::{
-    Keyslot, KeyslotAddArgs, KeyslotArgs, KeyslotChangeArgs, KeyslotConvertArgs, KeyslotKillArgs,
-    KeyslotListArgs, KeyslotPriorityArgs, KeyslotRemoveArgs, KeyslotTestArgs, RecoveryKeyArgs,
 };
 pub(crate) use on_error::OnError;
 pub(crate) use open::OpenArgs;
@@ -55,11 +45,8 @@ pub(crate) use table::{
     Table, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs, TablePlainArgs,
     TableVolumeArgs,
 };
-pub(crate) use tcrypt::{HeaderKind, PartArgs, TcryptArgs, TcryptHeaderArgs};
-pub(crate) use token::{
-    EnrollArgs, EnrollInto, HardwareArgs, Token, TokenArgs, TokenAssignArgs, TokenCommandArgs,
-    TokenExportArgs, TokenImportArgs, TokenListArgs, TokenPinArgs,
-};
+pub(crate) use tcrypt::{HeaderKind, PartArgs, TcryptArgs, TcryptHeaderArgs, pim};
+pub(crate) use token::{HardwareArgs, TokenArgs};
 pub(crate) use trust::{TrustArgs, integrity_type};
 pub(crate) use volume::{
     HeaderPathArgs, LayerArgs, LowerArgs, PlainArgs, TagCacheArgs, VolumeArgs, VolumeType,
@@ -68,10 +55,13 @@ pub(crate) use volume::{
 use crate::commands::check::CheckArgs;
 use crate::commands::completions::CompletionsArgs;
 use crate::commands::control::Control;
+use crate::commands::header::HeaderArgs;
 use crate::commands::host::{DownArgs, PsArgs, UpArgs};
 use crate::commands::info::InfoArgs;
+use crate::commands::keyslot::KeyslotArgs;
 use crate::commands::man::ManArgs;
 use crate::commands::read::ReadArgs;
+use crate::commands::token::TokenCommandArgs;
 use crate::commands::write::WriteArgs;
 use crate::exit;
 

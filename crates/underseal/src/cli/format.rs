@@ -140,7 +140,7 @@ pub(crate) struct NewVeracryptArgs {
     pub(crate) prf: Option<Prf>,
     /// VeraCrypt's Personal Iterations Multiplier, which has to be given each time the volume is
     /// opened
-    #[arg(long, value_name = "N", value_parser = super::tcrypt::pim)]
+    #[arg(long, value_name = "N", value_parser = super::pim)]
     pub(crate) pim: Option<Pim>,
     /// Do not fill the volume with noise: what was never written shows then, and that there is a
     /// hidden volume may show too

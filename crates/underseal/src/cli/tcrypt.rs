@@ -99,7 +99,7 @@ pub(crate) enum HeaderKind {
     Tcrypt,
 }
 
-pub(super) fn pim(text: &str) -> std::result::Result<Pim, String> {
+pub(crate) fn pim(text: &str) -> std::result::Result<Pim, String> {
     let number = text.parse().map_err(|_| "want a number".to_owned())?;
     Pim::new(number).map_err(|e| e.to_string())
 }

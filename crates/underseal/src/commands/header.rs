@@ -6,15 +6,44 @@ mod check;
 mod key;
 mod repair;
 
+use clap::{Args, Subcommand};
+
 pub(crate) use backup::new_file;
+pub(super) use backup::{HeaderBackupArgs, HeaderRestoreArgs};
 pub(crate) use key::write_secret;
 
-use crate::cli::{HeaderArgs, HeaderCommand, HeaderPathArgs};
+use self::change::{HeaderConvertArgs, HeaderEraseArgs, HeaderSetArgs};
+use self::check::HeaderCheckArgs;
+use self::key::HeaderDumpKeyArgs;
+use self::repair::HeaderRepairArgs;
+use crate::cli::HeaderPathArgs;
 use crate::error::{Error, Result};
 use crate::lower::open_header;
 use crate::output::print;
 use crate::passphrase::confirm;
 use crate::reencryption::Bytes;
+
+/// Works on a LUKS header: backups, damage, names, the other version.
+///
+/// A header may be changed while its volume is open, but not converted.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct HeaderArgs {
+    #[command(subcommand)]
+    pub(crate) what: HeaderCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum HeaderCommand {
+    Backup(HeaderBackupArgs),
+    Restore(HeaderRestoreArgs),
+    Check(HeaderCheckArgs),
+    Repair(Box<HeaderRepairArgs>),
+    Erase(HeaderEraseArgs),
+    Set(HeaderSetArgs),
+    Convert(HeaderConvertArgs),
+    DumpKey(Box<HeaderDumpKeyArgs>),
+}
 
 pub(super) fn run(args: &HeaderArgs, quiet: bool) -> Result<()> {
     match &args.what {
@@ -52,3 +81,14 @@ fn agreed(force: bool, of: &HeaderPathArgs, questions: &[String]) -> Result<()> 
 fn say(quiet: bool, of: &HeaderPathArgs, what: &str) -> Result<()> {
     if quiet { Ok(()) } else { print(&format!("{}: {what}\n", of.path().display())) }
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  underseal header backup disk.img disk.header
+  underseal header restore disk.img disk.header
+  underseal header check disk.img                    what is wrong, and what could be done
+  underseal header repair disk.img
+  underseal header set disk.img --label work --flag allow-discards
+  underseal header convert disk.img --to luks2
+  underseal header erase old.img                     nobody opens it again
+  underseal header dump-key disk.img -o disk.key";

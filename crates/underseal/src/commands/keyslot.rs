@@ -5,17 +5,21 @@ mod list;
 mod remove;
 mod replace;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::{Args, Subcommand, ValueEnum};
 use underseal_cipher::Key;
 use underseal_volume::{
     Header, KdfLimits, NewKeyslot, Pbkdf, UnlockOptions, Unlocked, VolumeKey, is_recovery_key,
 };
 
-use crate::cli::{
-    AreaArgs, HeaderPathArgs, Keyslot, KeyslotPriorityArgs, KeyslotTestArgs, PbkdfArgs, SecretArgs,
-    TokenArgs, TrustArgs,
-};
+pub(super) use replace::KeyslotChangeArgs;
+
+use self::add::{KeyslotAddArgs, RecoveryKeyArgs};
+use self::list::KeyslotListArgs;
+use self::remove::{KeyslotKillArgs, KeyslotRemoveArgs};
+use self::replace::KeyslotConvertArgs;
+use crate::cli::{AreaArgs, HeaderPathArgs, PbkdfArgs, SecretArgs, TokenArgs, TrustArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::open_header;
@@ -25,6 +29,33 @@ use crate::persona::{self, persona};
 use crate::reencryption::Bytes;
 use crate::tokens;
 use crate::volume::key_len;
+
+/// Adds, removes and changes the passphrases and keys that open a LUKS volume.
+///
+/// A volume's data have one key, and a header holds it in several keyslots, each under a passphrase
+/// of its own. Whatever is done to them, the header is locked only for a moment, as cryptsetup
+/// does (on an NBD export against your programs on this host), and may be changed while the volume
+/// is open. A power cut leaves the keyslots as they were
+/// or as they are going to be, and what is removed is wiped.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct KeyslotArgs {
+    #[command(subcommand)]
+    pub(crate) what: Keyslot,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Keyslot {
+    List(KeyslotListArgs),
+    Add(KeyslotAddArgs),
+    Remove(KeyslotRemoveArgs),
+    Change(KeyslotChangeArgs),
+    Kill(KeyslotKillArgs),
+    Test(KeyslotTestArgs),
+    Convert(KeyslotConvertArgs),
+    Priority(KeyslotPriorityArgs),
+    RecoveryKey(RecoveryKeyArgs),
+}
 
 pub(super) fn run(what: &Keyslot, quiet: bool) -> Result<()> {
     match what {
@@ -143,6 +174,35 @@ impl<'a> Opened<'a> {
     }
 }
 
+/// Tells which keyslot a passphrase or the volume's key opens
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct KeyslotTestArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderPathArgs,
+    /// Try this keyslot only
+    #[arg(long, value_name = "N")]
+    pub(crate) key_slot: Option<u32>,
+    /// The passphrase is a recovery key: reject malformed ones at once
+    #[arg(long)]
+    pub(crate) recovery_key: bool,
+    /// The bytes of this file are the volume's key: is it the right one?
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["secret", "key_file", "key_slot", "recovery_key"])]
+    pub(crate) volume_key_file: Option<PathBuf>,
+    /// The volume's key is the first BITS bits of that file; all of it by default
+    #[arg(long, value_name = "BITS", requires = "volume_key_file")]
+    pub(crate) volume_key_size: Option<usize>,
+    /// LUKS2: try keyslots of other keys than the volume's, too
+    #[arg(long)]
+    pub(crate) unbound: bool,
+    #[command(flatten)]
+    pub(crate) tokens: TokenArgs,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
+    #[command(flatten)]
+    pub(crate) secret: SecretArgs,
+}
+
 fn test(args: &KeyslotTestArgs, quiet: bool) -> Result<()> {
     let opened = Opened::to_read(&args.of)?.held_to(&args.trust)?;
     if let Some(file) = &args.volume_key_file {
@@ -166,6 +226,43 @@ fn test(args: &KeyslotTestArgs, quiet: bool) -> Result<()> {
     opened.unlocked(&unlocked, quiet)
 }
 
+/// LUKS2: settles when a keyslot is tried
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct KeyslotPriorityArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderPathArgs,
+    /// The keyslot's number
+    #[arg(value_name = "N")]
+    pub(crate) number: u32,
+    /// When it is tried
+    #[arg(value_enum)]
+    pub(crate) priority: Priority,
+}
+
+/// The priority of a keyslot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Priority {
+    /// Only when it is asked for by its number
+    #[value(alias = "ignore")]
+    Ignored,
+    /// After those that are preferred
+    Normal,
+    /// First
+    #[value(alias = "prefer")]
+    Preferred,
+}
+
+impl From<Priority> for underseal_volume::Priority {
+    fn from(priority: Priority) -> Self {
+        match priority {
+            Priority::Ignored => Self::Ignored,
+            Priority::Normal => Self::Normal,
+            Priority::Preferred => Self::Preferred,
+        }
+    }
+}
+
 fn priority(args: &KeyslotPriorityArgs, quiet: bool) -> Result<()> {
     let mut opened = Opened::to_change(&args.of)?;
     let priority = args.priority.into();
@@ -173,3 +270,13 @@ fn priority(args: &KeyslotPriorityArgs, quiet: bool) -> Result<()> {
     set.map_err(|e| opened.error(e))?;
     opened.say(quiet, &format!("keyslot {} is {}", args.number, priority.name()))
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  underseal keyslot list disk.img
+  underseal keyslot add disk.img --new-key-file usb.key
+  underseal keyslot change disk.img --key-slot 1
+  underseal keyslot kill disk.img 2
+  underseal keyslot convert disk.img --pbkdf argon2id --iter-time 5000
+  underseal keyslot recovery-key disk.img
+  printf '%s\\n%s\\n' \"$old\" \"$new\" | underseal keyslot change disk.img --passphrase-fd 0 --new-passphrase-fd 0";

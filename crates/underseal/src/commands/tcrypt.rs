@@ -9,8 +9,10 @@ use underseal_formats::tcrypt::{
 };
 use underseal_volume::{ImageContents, ReadAt};
 
+use super::header::{HeaderBackupArgs, HeaderRestoreArgs};
+use super::keyslot::KeyslotChangeArgs;
 use super::new_file;
-use crate::cli::{HeaderBackupArgs, HeaderRestoreArgs, KeyslotChangeArgs, SecretArgs, TcryptHeaderArgs};
+use crate::cli::{SecretArgs, TcryptHeaderArgs};
 use crate::error::{Error, Result};
 use crate::foreign::{new_password_of, with_password};
 use crate::lower::Lower;

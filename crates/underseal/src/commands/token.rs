@@ -2,20 +2,47 @@
 
 mod enroll;
 
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
 use serde::Serialize;
 use underseal_tokens::Kind;
 use underseal_volume::luks2::{self, NewToken, token_from_json};
 use underseal_volume::{Header, Pinned};
 
-use crate::cli::{
-    HeaderPathArgs, Token, TokenAssignArgs, TokenCommandArgs, TokenExportArgs, TokenImportArgs, TokenListArgs,
-};
+use self::enroll::EnrollArgs;
+use crate::cli::HeaderPathArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::open_header;
 use crate::output::{json, print, print_json};
 use crate::passphrase::secret_file;
 use crate::reencryption::Bytes;
+
+/// Lists and changes the tokens of a LUKS2 header.
+///
+/// A token says where a passphrase of some keyslots may be had: from a TPM, a FIDO2 device, a smart
+/// card, a server, the kernel's keyring. It is JSON; what this program does not understand is kept
+/// as it is.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TokenCommandArgs {
+    #[command(subcommand)]
+    pub(crate) what: Token,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Token {
+    List(TokenListArgs),
+    Import(TokenImportArgs),
+    Export(TokenExportArgs),
+    Remove(TokenRemoveArgs),
+    Assign(TokenAssignArgs),
+    /// Lets a token no longer open a keyslot; both stay
+    #[command(after_help = EXAMPLES)]
+    Unassign(TokenAssignArgs),
+    Enroll(Box<EnrollArgs>),
+}
 
 pub(super) fn run(args: &TokenCommandArgs, quiet: bool) -> Result<()> {
     match &args.what {
@@ -50,6 +77,17 @@ fn open_pinned(of: &HeaderPathArgs, read_only: bool, pinned: &Pinned) -> Result<
             Err(Error::new(Exit::Unsupported, what).with_remedy("a LUKS2 volume"))
         }
     }
+}
+
+/// Lists the tokens and the keyslots that they open
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TokenListArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderPathArgs,
+    /// For programs: everything as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// A token for people and for programs.
@@ -98,6 +136,26 @@ fn list(args: &TokenListArgs) -> Result<()> {
     print(&text)
 }
 
+/// Adds a token from its JSON
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TokenImportArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderPathArgs,
+    /// The token's JSON; "-" is stdin
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    pub(crate) json_file: PathBuf,
+    /// The new token's number; the first that is free by default
+    #[arg(long, value_name = "N")]
+    pub(crate) token_id: Option<u32>,
+    /// Take the place of the token that has this number
+    #[arg(long, requires = "token_id")]
+    pub(crate) replace: bool,
+    /// Let it open this keyslot besides those that it names
+    #[arg(long, value_name = "N")]
+    pub(crate) key_slot: Option<u32>,
+}
+
 fn import(args: &TokenImportArgs, quiet: bool) -> Result<()> {
     let (on, mut header) = open(&args.of, false)?;
     let text = secret_file(&args.json_file, 0, None)?;
@@ -114,9 +172,45 @@ fn import(args: &TokenImportArgs, quiet: bool) -> Result<()> {
     if quiet { Ok(()) } else { print(&format!("{}: token {number}\n", args.of.path().display())) }
 }
 
+/// Prints a token's JSON
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TokenExportArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderPathArgs,
+    /// The token's number
+    #[arg(long, value_name = "N")]
+    pub(crate) token_id: u32,
+}
+
 fn export(args: &TokenExportArgs) -> Result<()> {
     let (_, header) = open(&args.of, true)?;
     print(&json(header.token(args.token_id).map_err(|e| e.in_file(args.of.path()))?)?)
+}
+
+/// Removes a token; its keyslots stay
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TokenRemoveArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderPathArgs,
+    /// The token's number
+    #[arg(long, value_name = "N")]
+    pub(crate) token_id: u32,
+}
+
+/// Lets a token open a keyslot
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TokenAssignArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderPathArgs,
+    /// The token's number
+    #[arg(long, value_name = "N")]
+    pub(crate) token_id: u32,
+    /// The keyslot's number
+    #[arg(long, value_name = "N")]
+    pub(crate) key_slot: u32,
 }
 
 fn assign(args: &TokenAssignArgs, opens: bool) -> Result<()> {
@@ -124,3 +218,11 @@ fn assign(args: &TokenAssignArgs, opens: bool) -> Result<()> {
     let assigned = header.assign_token(&*on, args.token_id, args.key_slot, opens);
     Ok(assigned.map_err(|e| e.in_file(args.of.path()))?)
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  underseal token list disk.img
+  underseal token enroll disk.img tpm2 --pcrs 7+11 --pin
+  underseal token enroll disk.img --passphrase-file old clevis tang '{\"url\":\"http://tang\"}' --trust
+  underseal token export disk.img --token-id 0 | underseal token import other.img
+  underseal token remove disk.img --token-id 0";

@@ -2,21 +2,37 @@
 
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clap::Args;
 use underseal_volume::{
     Backup, Error as VolumeError, ErrorKind, Found, NamedFile, RestoreOptions, Target, create_private,
     remove_new_file,
 };
 
 use super::super::tcrypt;
-use super::{agreed, say, to_change};
-use crate::cli::{HeaderBackupArgs, HeaderKind, HeaderRestoreArgs};
+use super::{EXAMPLES, agreed, say, to_change};
+use crate::cli::{HeaderKind, HeaderPathArgs, SecretArgs, TcryptHeaderArgs};
 use crate::error::{Error, Result};
 use crate::loop_file::lock_as_image;
 use crate::lower::{is_remote, open_header};
 use crate::size;
+
+/// Copies the header with its keyslots to a new file, which cryptsetup takes, too
+///
+/// Who has the backup and one of its passphrases opens the volume, also after that passphrase was
+/// removed from it.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct HeaderBackupArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderPathArgs,
+    /// The file to make, for you alone and read only
+    pub(crate) backup: PathBuf,
+    #[command(flatten)]
+    pub(crate) tcrypt: TcryptHeaderArgs,
+}
 
 pub(super) fn backup(args: &HeaderBackupArgs, quiet: bool) -> Result<()> {
     if args.tcrypt.kind == HeaderKind::Tcrypt {
@@ -46,6 +62,26 @@ pub(crate) fn new_file(path: &Path, bytes: &[u8]) -> Result<()> {
         remove_new_file(path, file.file());
         Error::io(path, "cannot write", e)
     })
+}
+
+/// Puts the header and its keyslots back from a backup; passphrases are those of then
+///
+/// Also cryptsetup's backups. Over another volume's header it asks twice. A crash leaves the old
+/// header or the backup's where both keep keyslots and data in the same places.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct HeaderRestoreArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderPathArgs,
+    /// The backup
+    pub(crate) backup: PathBuf,
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) tcrypt: TcryptHeaderArgs,
+    #[command(flatten)]
+    pub(crate) secret: SecretArgs,
 }
 
 pub(super) fn restore(args: &HeaderRestoreArgs, quiet: bool) -> Result<()> {

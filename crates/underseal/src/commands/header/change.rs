@@ -1,12 +1,46 @@
 //! `underseal header set`, `erase` and `convert`.
 
+use clap::{Args, ValueEnum};
 use underseal_device::OpenOptions;
-use underseal_volume::{Header, Settings, Target, Version};
+use underseal_volume::{Header, PersistentFlag, Settings, Target, Version};
+use uuid::Uuid;
 
-use super::{agreed, say, to_change};
-use crate::cli::{HeaderConvertArgs, HeaderEraseArgs, HeaderSetArgs, HeaderVersion};
+use super::{EXAMPLES, agreed, say, to_change};
+use crate::cli::HeaderPathArgs;
 use crate::error::Result;
 use crate::lower::{DeviceBytes, Lower, open_header};
+
+/// Changes names and persistent flags
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct HeaderSetArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderPathArgs,
+    #[command(flatten)]
+    pub(crate) what: HeaderSettings,
+}
+
+/// The settings, of which at least one is given.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
+pub(crate) struct HeaderSettings {
+    /// LUKS2: a name for people, up to 47 bytes
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) label: Option<String>,
+    /// LUKS2: a second name, up to 47 bytes
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) subsystem: Option<String>,
+    /// The UUID, of a closed volume
+    #[arg(long, value_name = "UUID")]
+    pub(crate) uuid: Option<Uuid>,
+    /// LUKS2: set a flag for every program that opens the volume: allow-discards, same-cpu-crypt,
+    /// submit-from-crypt-cpus, no-read-workqueue, no-write-workqueue, high-priority, no-journal
+    #[arg(long, value_name = "FLAG")]
+    pub(crate) flag: Vec<PersistentFlag>,
+    /// LUKS2: clear a flag
+    #[arg(long, value_name = "FLAG")]
+    pub(crate) no_flag: Vec<PersistentFlag>,
+}
 
 pub(super) fn set(args: &HeaderSetArgs) -> Result<()> {
     let path = args.of.path();
@@ -28,6 +62,17 @@ pub(super) fn set(args: &HeaderSetArgs) -> Result<()> {
     Ok(header.set(&*on, &settings).map_err(|e| e.in_file(path))?)
 }
 
+/// Destroys all keyslots: only a backup of the header opens the volume again
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct HeaderEraseArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderPathArgs,
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
 pub(super) fn erase(args: &HeaderEraseArgs, quiet: bool) -> Result<()> {
     let path = args.of.path();
     let on = to_change(&args.of)?;
@@ -43,6 +88,33 @@ pub(super) fn erase(args: &HeaderEraseArgs, quiet: bool) -> Result<()> {
     )?;
     let gone = header.erase(&*on).map_err(|e| e.in_file(path))?;
     say(quiet, &args.of, &format!("{} keyslots were destroyed", gone.len()))
+}
+
+/// Makes a LUKS1 header one of LUKS2, or the other way round, where both can say the same
+///
+/// Passphrases and data stay as they are, and the volume opens after a crash at any moment. It must
+/// not be open. LUKS1 has no label, subsystem, flags and priorities: where there are any, it asks.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct HeaderConvertArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderPathArgs,
+    /// The version to make
+    #[arg(long, value_name = "VERSION", value_enum)]
+    pub(crate) to: HeaderVersion,
+    /// Do not ask before what LUKS1 has no words for is dropped: label, subsystem, flags,
+    /// priorities
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// The version of LUKS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HeaderVersion {
+    /// Version 1
+    Luks1,
+    /// Version 2
+    Luks2,
 }
 
 pub(super) fn convert(args: &HeaderConvertArgs, quiet: bool) -> Result<()> {

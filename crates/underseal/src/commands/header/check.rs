@@ -1,13 +1,26 @@
 //! `underseal header check`.
 
+use clap::Args;
 use serde::Serialize;
 use underseal_volume::Check;
 
-use crate::cli::HeaderCheckArgs;
+use super::EXAMPLES;
+use crate::cli::HeaderPathArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::open_header;
 use crate::output::{print, print_json, printable};
+
+/// Says what is wrong with the header and its keyslots, and what could be done
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct HeaderCheckArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderPathArgs,
+    /// For programs: what was found as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 pub(super) fn check(args: &HeaderCheckArgs) -> Result<()> {
     let path = args.of.path();

@@ -1,18 +1,39 @@
 //! `underseal header dump-key`.
 
 use std::io::{self, IsTerminal, stdout};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use rustix::io::{Errno, write};
 use underseal_cipher::Key;
 use underseal_volume::{Header, UnlockOptions};
 
+use super::EXAMPLES;
 use super::backup::new_file;
-use crate::cli::HeaderDumpKeyArgs;
+use crate::cli::{HeaderPathArgs, SecretArgs, TrustArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::open_header;
 use crate::passphrase::Secret;
+
+/// Prints the volume key: it decrypts the volume, whatever becomes of the passphrases
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct HeaderDumpKeyArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderPathArgs,
+    /// The file to make, for you alone and read only, with the key's bytes (- is stdout, where that
+    /// is no terminal); else they are shown in hex on the terminal
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Try this keyslot only
+    #[arg(long, value_name = "N")]
+    pub(crate) key_slot: Option<u32>,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
+    #[command(flatten)]
+    pub(crate) secret: SecretArgs,
+}
 
 pub(super) fn dump(args: &HeaderDumpKeyArgs) -> Result<()> {
     let path = args.of.path();

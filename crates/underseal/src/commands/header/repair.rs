@@ -1,12 +1,15 @@
 //! `underseal header repair`: the copies of the header, then an unfinished reencryption.
 
+use std::path::PathBuf;
+
+use clap::Args;
 use underseal_cipher::Key;
 use underseal_device::OpenOptions;
 use underseal_volume::luks2::{Stage, Status};
 use underseal_volume::{ErrorKind, Header, UnlockOptions, Unlocked, VolumeKey, repair as repair_header};
 
-use super::{agreed, say, to_change};
-use crate::cli::HeaderRepairArgs;
+use super::{EXAMPLES, agreed, say, to_change};
+use crate::cli::{HeaderPathArgs, SecretArgs, TrustArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::Lower;
@@ -14,6 +17,37 @@ use crate::output::printable;
 use crate::passphrase::{Secret, ask_hidden, first_line_of_file, secret_file, tell, terminal_is_there};
 use crate::persona::persona;
 use crate::reencryption::{Kept, Place, Where, mended, size, status_of, stood};
+
+/// Makes the header good: LUKS2's bad copy from the other, LUKS1's free keyslots, a reencryption
+/// that was cut off
+///
+/// Of a reencryption under way, with a passphrase: metadata without a digest are signed (cryptsetup
+/// before 2.4.3 wrote none), a step that was cut off is made good, and the metadata of all others
+/// are checked. The volume must be closed for that. The command fails where the header then still
+/// asks for what this program does not know.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct HeaderRepairArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderPathArgs,
+    /// Do not ask before something else than a header is overwritten, or metadata are signed
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Try this keyslot only
+    #[arg(long, value_name = "N")]
+    pub(crate) key_slot: Option<u32>,
+    /// The first line of this file is the passphrase of the other key that a volume has while it is
+    /// reencrypted, where no passphrase opens both
+    #[arg(long, value_name = "FILE")]
+    pub(crate) other_passphrase_file: Option<PathBuf>,
+    /// All bytes of this file are
+    #[arg(long, value_name = "FILE", conflicts_with = "other_passphrase_file")]
+    pub(crate) other_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
+    #[command(flatten)]
+    pub(crate) secret: SecretArgs,
+}
 
 /// The warning before signing: the header is trusted afterwards.
 const UNSIGNED: &str = "nothing vouches for what the header says of the reencryption under way: cryptsetup before \

@@ -1,14 +1,56 @@
 //! The commands that add keyslots.
 
+use std::path::PathBuf;
+
+use clap::Args;
 use underseal_cipher::Key;
 use underseal_volume::{Cost, Hash, NewKeyslot, Pbkdf, random_key, recovery_key as new_recovery_key};
 
-use super::Opened;
-use crate::cli::{KeyslotAddArgs, RecoveryKeyArgs};
+use super::{EXAMPLES, Opened, Priority};
+use crate::cli::{AreaArgs, HeaderPathArgs, NewSecretArgs, PbkdfArgs, SecretArgs, TokenArgs, TrustArgs};
 use crate::commands::write_secret;
 use crate::error::{Error, Result};
 use crate::passphrase::{Secret, volume_key_file};
 use crate::persona::{Keyslot, persona};
+
+/// Gives the volume's key, or another one, a keyslot with a new passphrase
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct KeyslotAddArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderPathArgs,
+    /// The old passphrase is this keyslot's
+    #[arg(long, value_name = "N")]
+    pub(crate) key_slot: Option<u32>,
+    /// The new keyslot's number; the first that is free by default
+    #[arg(long, value_name = "N")]
+    pub(crate) new_key_slot: Option<u32>,
+    /// The bytes of this file are the volume's key, and no old passphrase is needed; with
+    /// --unbound, the other key
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["secret", "key_file"])]
+    pub(crate) volume_key_file: Option<PathBuf>,
+    /// LUKS2: hold another key than the volume's, one that opens no data
+    #[arg(long, conflicts_with_all = ["secret", "key_file", "key_slot"])]
+    pub(crate) unbound: bool,
+    /// The length of that other key, which is random
+    #[arg(long, value_name = "BITS", default_value_t = 512, requires = "unbound")]
+    pub(crate) key_size: usize,
+    /// LUKS2: when the new keyslot is tried
+    #[arg(long, value_name = "WHEN", value_enum)]
+    pub(crate) priority: Option<Priority>,
+    #[command(flatten)]
+    pub(crate) area: AreaArgs,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
+    #[command(flatten)]
+    pub(crate) secret: SecretArgs,
+    #[command(flatten)]
+    pub(crate) new: NewSecretArgs,
+    #[command(flatten)]
+    pub(crate) tokens: TokenArgs,
+    #[command(flatten)]
+    pub(crate) pbkdf: PbkdfArgs,
+}
 
 pub(super) fn run(args: &KeyslotAddArgs, quiet: bool) -> Result<()> {
     let mut opened = Opened::to_change(&args.of)?.held_to(&args.trust)?;
@@ -51,6 +93,30 @@ fn other_key(args: &KeyslotAddArgs) -> Result<Key> {
         return Err(Error::usage(format!("{} bits are no whole number of bytes", args.key_size)));
     }
     Ok(random_key(args.key_size / 8)?)
+}
+
+/// Adds a keyslot for a new random key that people can type, and prints that key, once
+///
+/// The key is 256 bits in 64 characters, as systemd-cryptenroll makes it. Wherever a passphrase is
+/// asked for it can be typed, with its dashes or without.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct RecoveryKeyArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderPathArgs,
+    /// The passphrase is this keyslot's
+    #[arg(long, value_name = "N")]
+    pub(crate) key_slot: Option<u32>,
+    /// The new keyslot's number; the first that is free by default
+    #[arg(long, value_name = "N")]
+    pub(crate) new_key_slot: Option<u32>,
+    /// The bytes of this file are the volume's key, and no passphrase is needed
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["secret", "key_file"])]
+    pub(crate) volume_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
+    #[command(flatten)]
+    pub(crate) secret: SecretArgs,
 }
 
 pub(super) fn recovery_key(args: &RecoveryKeyArgs) -> Result<()> {

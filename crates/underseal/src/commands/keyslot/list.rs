@@ -2,12 +2,13 @@
 
 use std::fmt::Write;
 
+use clap::Args;
 use serde::Serialize;
 use underseal_volume::Info;
 use underseal_volume::info::{KdfInfo, KeyslotInfo};
 
-use super::Opened;
-use crate::cli::KeyslotListArgs;
+use super::{EXAMPLES, Opened};
+use crate::cli::HeaderPathArgs;
 use crate::error::Result;
 use crate::output::{print, print_json, printable};
 use crate::size;
@@ -33,6 +34,17 @@ struct Token<'a> {
 #[derive(Serialize)]
 struct List<'a> {
     keyslots: Vec<Listed<'a>>,
+}
+
+/// Shows the keyslots in use, without any key
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct KeyslotListArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderPathArgs,
+    /// For programs: everything as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 pub(super) fn run(args: &KeyslotListArgs) -> Result<()> {

@@ -1,16 +1,54 @@
 //! The commands that remove keyslots.
 
+use clap::Args;
 use underseal_volume::{ErrorKind, UnlockOptions};
 
-use super::Opened;
-use crate::cli::{KeyslotKillArgs, KeyslotRemoveArgs};
+use super::{EXAMPLES, Opened};
+use crate::cli::{HeaderPathArgs, SecretArgs, TrustArgs};
 use crate::error::{Error, Result};
 use crate::passphrase::confirm;
+
+/// Removes the keyslot that a passphrase opens
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct KeyslotRemoveArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderPathArgs,
+    /// The passphrase is this keyslot's
+    #[arg(long, value_name = "N")]
+    pub(crate) key_slot: Option<u32>,
+    /// Remove the last keyslot without asking: the volume cannot be opened afterwards
+    #[arg(long)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
+    #[command(flatten)]
+    pub(crate) secret: SecretArgs,
+}
 
 pub(super) fn run(args: &KeyslotRemoveArgs, quiet: bool) -> Result<()> {
     let mut opened = Opened::to_change(&args.of)?.held_to(&args.trust)?;
     let number = opened.unlock(&args.secret, &opened.options(args.key_slot))?.slot;
     remove(&mut opened, number, args.force, quiet)
+}
+
+/// Removes a keyslot by its number. The passphrase asked for is that of one that stays
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct KeyslotKillArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderPathArgs,
+    /// The keyslot's number
+    #[arg(value_name = "N")]
+    pub(crate) number: u32,
+    /// Ask for no passphrase, and remove even the last keyslot: the volume cannot be opened
+    /// afterwards
+    #[arg(long)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
+    #[command(flatten)]
+    pub(crate) secret: SecretArgs,
 }
 
 pub(super) fn kill(args: &KeyslotKillArgs, quiet: bool) -> Result<()> {

@@ -1,13 +1,55 @@
 //! The commands that replace keyslots.
 
+use clap::Args;
 use underseal_cipher::Key;
+use underseal_formats::tcrypt::{Pim, Prf};
 use underseal_volume::{ErrorKind, Header, NewKeyslot, Replace, Unlocked};
 
 use super::super::tcrypt;
-use super::Opened;
-use crate::cli::{AreaArgs, HeaderKind, KeyslotChangeArgs, KeyslotConvertArgs, PbkdfArgs};
+use super::{EXAMPLES, Opened};
+use crate::cli::{
+    AreaArgs, HeaderKind, HeaderPathArgs, NewSecretArgs, PbkdfArgs, SecretArgs, TcryptHeaderArgs, TrustArgs,
+    pim,
+};
 use crate::error::{Error, Result};
 use crate::passphrase::{Secret, confirm};
+
+/// Changes the passphrase of the keyslot that the old one opens. The new one is on disk before the
+/// old one goes
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct KeyslotChangeArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderPathArgs,
+    /// The old passphrase is this keyslot's
+    #[arg(long, value_name = "N")]
+    pub(crate) key_slot: Option<u32>,
+    /// Where there is no room for both, overwrite the old one: a power cut then loses it
+    #[arg(long)]
+    pub(crate) in_place: bool,
+    #[command(flatten)]
+    pub(crate) tcrypt: TcryptHeaderArgs,
+    /// The image is of a disk with system encryption. Its PRF stays, and its PIM unless --new-pim
+    /// is given
+    #[arg(long, conflicts_with_all = ["hidden", "backup_header", "new_prf"])]
+    pub(crate) system: bool,
+    /// The PIM that VeraCrypt's headers get; none unless given
+    #[arg(long, value_name = "N", value_parser = pim)]
+    pub(crate) new_pim: Option<Pim>,
+    /// The function under their key derivation; the old one unless given
+    #[arg(long, value_name = "NAME")]
+    pub(crate) new_prf: Option<Prf>,
+    #[command(flatten)]
+    pub(crate) area: AreaArgs,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
+    #[command(flatten)]
+    pub(crate) secret: SecretArgs,
+    #[command(flatten)]
+    pub(crate) new: NewSecretArgs,
+    #[command(flatten)]
+    pub(crate) pbkdf: PbkdfArgs,
+}
 
 pub(super) fn change(args: &KeyslotChangeArgs, quiet: bool) -> Result<()> {
     if args.tcrypt.kind == HeaderKind::Tcrypt {
@@ -22,6 +64,29 @@ pub(super) fn change(args: &KeyslotChangeArgs, quiet: bool) -> Result<()> {
     let passphrase = Secret::another(&args.new, opened.path).get_new()?;
     let number = replace(&mut opened, &old, &passphrase, &new, args.in_place)?;
     opened.say(quiet, &format!("keyslot {number} has the new passphrase"))
+}
+
+/// Gives the keyslot that a passphrase opens another key derivation, hash or cipher, and keeps the
+/// passphrase
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct KeyslotConvertArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderPathArgs,
+    /// The passphrase is this keyslot's
+    #[arg(long, value_name = "N")]
+    pub(crate) key_slot: Option<u32>,
+    /// Where there is no room for both, overwrite the old one: a power cut then loses it
+    #[arg(long)]
+    pub(crate) in_place: bool,
+    #[command(flatten)]
+    pub(crate) area: AreaArgs,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
+    #[command(flatten)]
+    pub(crate) secret: SecretArgs,
+    #[command(flatten)]
+    pub(crate) pbkdf: PbkdfArgs,
 }
 
 pub(super) fn convert(args: &KeyslotConvertArgs, quiet: bool) -> Result<()> {

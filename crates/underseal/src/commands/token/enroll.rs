@@ -1,15 +1,82 @@
 //! A new keyslot whose passphrase a token keeps.
 
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
 use underseal_cipher::Key;
 use underseal_tokens::{Token, Tpm2Enrollment};
 use underseal_volume::luks2::NewToken;
 use underseal_volume::{Cost, FormatOptions, NewKeyslot, Pbkdf, UnlockOptions};
 
-use crate::cli::{EnrollArgs, EnrollInto, TokenPinArgs};
+use super::EXAMPLES;
+use crate::cli::{HardwareArgs, HeaderPathArgs, SecretArgs, TrustArgs};
 use crate::error::{Error, Result};
 use crate::output::print;
 use crate::passphrase::{Secret, ask_hidden, first_line_of_file};
 use crate::tokens;
+
+/// Adds a keyslot whose passphrase something else keeps, and its token
+///
+/// A passphrase that the volume has already is asked for, or given by the options below.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct EnrollArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderPathArgs,
+    /// The new keyslot's number; the first that is free by default
+    #[arg(long, value_name = "N")]
+    pub(crate) key_slot: Option<u32>,
+    /// The new token's number; the first that is free by default
+    #[arg(long, value_name = "N")]
+    pub(crate) token_id: Option<u32>,
+    #[command(flatten)]
+    pub(crate) hardware: HardwareArgs,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
+    #[command(flatten)]
+    pub(crate) secret: SecretArgs,
+    #[command(subcommand)]
+    pub(crate) into: EnrollInto,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum EnrollInto {
+    /// A TPM 2.0, as systemd-cryptenroll does it
+    #[command(after_help = EXAMPLES)]
+    Tpm2 {
+        /// PCRs that must be as they are now: numbers with + between them; "none" for none
+        #[arg(long, value_name = "N+N..", default_value = "7")]
+        pcrs: String,
+        /// The PCRs' bank: sha1, sha256, sha384, sha512
+        #[arg(long, value_name = "HASH", default_value = "sha256")]
+        bank: String,
+        #[command(flatten)]
+        pin: TokenPinArgs,
+    },
+    /// A FIDO2 device that has hmac-secret, as systemd-cryptenroll does it
+    #[command(after_help = EXAMPLES)]
+    Fido2 {
+        #[command(flatten)]
+        pin: TokenPinArgs,
+    },
+    /// A pin of clevis's, as `clevis luks bind` does it
+    #[command(after_help = EXAMPLES)]
+    Clevis {
+        /// The pin's name: tang, tpm2, sss
+        pin: String,
+        /// The pin's configuration, in JSON
+        config: String,
+        /// Take a server's keys without asking whether they are right (clevis -y)
+        #[arg(long)]
+        trust: bool,
+    },
+    /// A key of the kernel's keyring that is there already: its payload opens the new keyslot
+    #[command(after_help = EXAMPLES)]
+    Keyring {
+        /// The description of a key of type user
+        description: String,
+    },
+}
 
 pub(super) fn run(args: &EnrollArgs, quiet: bool) -> Result<()> {
     let (on, mut header) = super::open_pinned(&args.of, false, &args.trust.pinned())?;
@@ -45,6 +112,17 @@ fn new_secret(args: &EnrollArgs) -> Result<(Key, Token)> {
         }
         EnrollInto::Keyring { description } => underseal_tokens::enroll_keyring(description)?,
     })
+}
+
+/// A PIN for something new.
+#[derive(Debug, Args)]
+pub(crate) struct TokenPinArgs {
+    /// Ask for the PIN that is needed from now on (FIDO2: the device's own)
+    #[arg(long)]
+    pub(crate) pin: bool,
+    /// The PIN is the first line of this file
+    #[arg(long, value_name = "FILE", conflicts_with = "pin")]
+    pub(crate) pin_file: Option<PathBuf>,
 }
 
 /// Returns a PIN: a new one is typed twice, an existing one of a device once.
