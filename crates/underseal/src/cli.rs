@@ -1,10 +1,8 @@
 //! The command line. The help and the manual pages are made from these types.
 
 mod area;
-mod dm;
 mod ecryptfs;
 mod format;
-mod integrity;
 mod on_error;
 mod open;
 mod pbkdf;
@@ -12,7 +10,6 @@ mod rate;
 mod reencrypt;
 mod secret;
 mod serve;
-mod table;
 mod tcrypt;
 mod token;
 mod trust;
@@ -22,7 +19,6 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use std::ffi::OsString;
 
 pub(crate) use area::AreaArgs;
-pub(crate) use dm::{Dm, DmArgs, DmHowArgs, DmInstallArgs, DmRunArgs};
 pub(crate) use ecryptfs::{
     Ecryptfs, EcryptfsArgs, HeaderPlace, MountArgs, MountPrivateArgs, NewPassphraseArgs, ServeMountArgs,
     TreeCatArgs, TreeCheckArgs, TreeConvertArgs, TreeExportArgs, TreeImportArgs, TreeInfoArgs, TreeKeyArgs,
@@ -30,10 +26,6 @@ pub(crate) use ecryptfs::{
     TreeWrapArgs, UmountArgs,
 };
 pub(crate) use format::{FormatArgs, NewType};
-pub(crate) use integrity::{
-    Integrity, IntegrityCheckArgs, IntegrityCommandArgs, IntegrityFormatArgs, IntegrityHashArgs,
-    IntegrityInfoArgs, IntegrityModeArgs, IntegrityOpenArgs, IntegrityPlaceArgs, IntegrityRecalculateArgs,
-};
 pub(crate) use on_error::OnError;
 pub(crate) use open::OpenArgs;
 pub(crate) use pbkdf::PbkdfArgs;
@@ -41,10 +33,6 @@ pub(crate) use rate::RateArg;
 pub(crate) use reencrypt::{ReencryptArgs, Resilience, StepOrder};
 pub(crate) use secret::{NewSecretArgs, SecretArgs, SecretSource};
 pub(crate) use serve::{ControlArgs, Nbd, ServeArgs, VhostUserArgs};
-pub(crate) use table::{
-    Table, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs, TablePlainArgs,
-    TableVolumeArgs,
-};
 pub(crate) use tcrypt::{HeaderKind, PartArgs, TcryptArgs, TcryptHeaderArgs, pim};
 pub(crate) use token::{HardwareArgs, TokenArgs};
 pub(crate) use trust::{TrustArgs, integrity_type};
@@ -55,12 +43,15 @@ pub(crate) use volume::{
 use crate::commands::check::CheckArgs;
 use crate::commands::completions::CompletionsArgs;
 use crate::commands::control::Control;
+use crate::commands::dm::DmArgs;
 use crate::commands::header::HeaderArgs;
 use crate::commands::host::{DownArgs, PsArgs, UpArgs};
 use crate::commands::info::InfoArgs;
+use crate::commands::integrity::IntegrityCommandArgs;
 use crate::commands::keyslot::KeyslotArgs;
 use crate::commands::man::ManArgs;
 use crate::commands::read::ReadArgs;
+use crate::commands::table::TableArgs;
 use crate::commands::token::TokenCommandArgs;
 use crate::commands::write::WriteArgs;
 use crate::exit;

@@ -2,43 +2,95 @@
 
 mod active;
 mod foreign;
+mod plain;
 
 pub(crate) use active::{Active, over};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clap::{Args, Subcommand};
 use underseal_device::{Device, ErrorKind as DeviceErrorKind, FileDevice, OpenOptions};
 use underseal_export::control::Known;
 use underseal_export::control::status::{Format, Opened as Described};
 use underseal_volume::table::{Base, Table};
-use underseal_volume::{ErrorKind, ReadAt, plain};
-use zeroize::Zeroizing;
+use underseal_volume::{ErrorKind, ReadAt};
 
+use self::foreign::TableVolumeArgs;
+use self::plain::TablePlainArgs;
 use super::read::Output;
 use super::reencrypt::tables;
 use super::write::Input;
 use super::{open, same_file};
-use crate::cli::{
-    self, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs, TablePlainArgs,
-};
+use crate::cli::{LowerArgs, OnError, RateArg, ServeArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::integrity;
-use crate::lower::{Lower, is_remote, open_header};
+use crate::lower::{Lower, is_remote};
 use crate::output::print;
-use crate::passphrase::{Secret, secret_file};
-use crate::reencryption::{self, marker};
-use crate::volume::{Locks, Opened, key_size, plain_key, plain_options};
+use crate::passphrase::secret_file;
+use crate::reencryption::marker;
+use crate::volume::{Locks, Opened, key_size};
+
+/// Works on dm-crypt's own tables, as dmsetup takes and prints them.
+///
+/// Lines are START LENGTH crypt CIPHER KEY IV-OFFSET DEVICE OFFSET [#OPTIONS OPTION..], or linear,
+/// integrity, zero and error lines; several make one device. With a name before each ("NAME: ", as
+/// dmsetup prints several devices) one lies on the others: on integrity lines, by /dev/mapper/NAME.
+/// What the kernel refuses is refused in its words. Keys come in the file or through the kernel's
+/// keyring (:SIZE:user:NAME), never as arguments.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TableArgs {
+    #[command(subcommand)]
+    pub(crate) what: TableCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TableCommand {
+    Check(TableCheckArgs),
+    Plain(Box<TablePlainArgs>),
+    Volume(Box<TableVolumeArgs>),
+    Encrypt(TableEncryptArgs),
+    Decrypt(TableDecryptArgs),
+    Open(Box<TableOpenArgs>),
+}
+
+/// Serves the plain bytes until SIGINT or SIGTERM, as `underseal open` does
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TableOpenArgs {
+    #[command(flatten)]
+    pub(crate) file: TableFileArgs,
+    /// Refuse writes
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// The volume is in the middle of a reencryption: this file says how far it is, and --new-table
+    /// what it becomes
+    #[arg(long, value_name = "FILE", requires = "new_table", conflicts_with = "read_only")]
+    pub(crate) state: Option<PathBuf>,
+    /// The table that the volume becomes
+    #[arg(long, value_name = "FILE", requires = "state")]
+    pub(crate) new_table: Option<PathBuf>,
+    /// Resume the reencryption at RATE: "give-way" (the default, yields to clients), "full", or
+    /// bytes per second
+    #[arg(long, value_name = "RATE", num_args = 0..=1, require_equals = true, default_missing_value = "give-way",
+        requires = "state")]
+    pub(crate) reencrypt: Option<RateArg>,
+    #[command(flatten)]
+    pub(crate) lower: LowerArgs,
+    #[command(flatten)]
+    pub(crate) serve: ServeArgs,
+}
 
 pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
     match &args.what {
-        cli::Table::Check(args) => check(args),
-        cli::Table::Plain(args) => plain(args),
-        cli::Table::Volume(args) => foreign::volume(args),
-        cli::Table::Encrypt(args) => encrypt(args, quiet),
-        cli::Table::Decrypt(args) => decrypt(args, quiet),
-        cli::Table::Open(args) => {
+        TableCommand::Check(args) => check(args),
+        TableCommand::Plain(args) => plain::run(args),
+        TableCommand::Volume(args) => foreign::volume(args),
+        TableCommand::Encrypt(args) => encrypt(args, quiet),
+        TableCommand::Decrypt(args) => decrypt(args, quiet),
+        TableCommand::Open(args) => {
             open::serve(&args.serve, name(&args.file), args.reencrypt.map(|rate| rate.0), quiet, || {
                 if let (Some(state), Some(new)) = (&args.state, &args.new_table) {
                     return tables::open(&args.file.table, new, state, args.lower);
@@ -66,6 +118,17 @@ pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
     }
 }
 
+/// Prints the table as the kernel's status would, and warns of weak choices
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TableCheckArgs {
+    #[command(flatten)]
+    pub(crate) file: TableFileArgs,
+    /// Print keys too; else they are zeros
+    #[arg(long)]
+    pub(crate) show_keys: bool,
+}
+
 /// Refuses tables that the kernel would refuse, without opening a device: a missing device only
 /// causes a message.
 fn check(args: &TableCheckArgs) -> Result<()> {
@@ -88,34 +151,6 @@ fn check(args: &TableCheckArgs) -> Result<()> {
     print(&(table.print(args.show_keys) + "\n"))
 }
 
-/// Prints a plain volume as a table: its options and its passphrase contain the same facts.
-fn plain(args: &TablePlainArgs) -> Result<()> {
-    let (image, of) = (&args.image, &args.plain);
-    let options = plain_options(of)?;
-    let size = reencryption::size(&open_header(image, true)?)?;
-    let key = plain_key(&Secret::new(args.secret.source(), image), &of.hash(), of.key_size / 8)?;
-    let volume = plain::activate(&key, size, &options).map_err(|e| Error::from(e).within(image.display()))?;
-    let device = device_word(image)?;
-    let words = [
-        (of.sector_size != 512).then(|| format!("sector_size:{}", of.sector_size)),
-        of.iv_large_sectors.then(|| "iv_large_sectors".into()),
-    ];
-    let words: Vec<String> = words.into_iter().flatten().collect();
-    let more = if words.is_empty() { String::new() } else { format!(" {} {}", words.len(), words.join(" ")) };
-    let digits: String = key.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    let line = Zeroizing::new(format!(
-        "0 {} crypt {} {} {} {} {}{more}",
-        volume.size() >> 9,
-        options.cipher,
-        *Zeroizing::new(digits),
-        options.iv_offset,
-        device,
-        of.data_offset >> 9
-    ));
-    let table = Table::parse(&line).map_err(refused)?;
-    print(&Zeroizing::new(table.print(true) + "\n"))
-}
-
 /// Returns the word that names an image in a table. Fails with `Failed` when a path cannot be made
 /// absolute.
 fn device_word(image: &Path) -> Result<String> {
@@ -129,6 +164,19 @@ fn device_word(image: &Path) -> Result<String> {
 
 fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|e| Error::io(path, "cannot be found", e))
+}
+
+/// Writes plain bytes through the table onto its devices, from its start on, and flushes them
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TableEncryptArgs {
+    #[command(flatten)]
+    pub(crate) file: TableFileArgs,
+    /// The plain bytes; stdin by default or for "-"
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) input: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) lower: LowerArgs,
 }
 
 fn encrypt(args: &TableEncryptArgs, quiet: bool) -> Result<()> {
@@ -145,6 +193,24 @@ fn encrypt(args: &TableEncryptArgs, quiet: bool) -> Result<()> {
     integrity::close(&layers)
 }
 
+/// Reads the plain bytes of everything that the table maps
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TableDecryptArgs {
+    #[command(flatten)]
+    pub(crate) file: TableFileArgs,
+    /// The file to write, created for you alone; stdout by default, "-" for stdout even on a
+    /// terminal
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// At what is not as it was written, by its tag, stop, or give zeros for it and list it on
+    /// stderr
+    #[arg(long, value_name = "WAY", value_enum, default_value_t = OnError::Stop)]
+    pub(crate) on_error: OnError,
+    #[command(flatten)]
+    pub(crate) lower: LowerArgs,
+}
+
 fn decrypt(args: &TableDecryptArgs, quiet: bool) -> Result<()> {
     let table = parse(&args.file)?;
     let files = files(&table);
@@ -153,6 +219,14 @@ fn decrypt(args: &TableDecryptArgs, quiet: bool) -> Result<()> {
     let output = Output::plan(args.output.as_deref(), sources.map(Some))?;
     let mapping = Arc::new(activate(&table, args.lower.options(true))?.mapping);
     output.take(&mapping, 0..mapping.size(), args.on_error, quiet)
+}
+
+/// The source of the table.
+#[derive(Debug, Args)]
+pub(crate) struct TableFileArgs {
+    /// The file with the table; "-" is stdin
+    #[arg(long, value_name = "FILE")]
+    pub(crate) table: PathBuf,
 }
 
 /// Reads the table into locked memory, parses it, and warns of weak choices.
@@ -277,3 +351,12 @@ fn lookup_failed(error: underseal_device::Error) -> Error {
     };
     if is_missing { error.with_remedy("make the file first, as large as the table wants it") } else { error }
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  dmsetup table --showkeys secret | underseal table check --table -
+  underseal table encrypt --table secret.table -i plain.img
+  underseal table decrypt --table secret.table -o plain.img
+  underseal table open --table secret.table --nbd unix:secret.sock
+  underseal table plain old.img --hash sha256 | underseal table check --table -
+  underseal table volume stick.hc --type tcrypt | underseal table check --table -";

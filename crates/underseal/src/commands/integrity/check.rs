@@ -1,11 +1,11 @@
 //! `underseal integrity check`.
 
+use clap::Args;
 use serde::Serialize;
 use underseal_integrity::{VolumeReader, WriteMode, look, open};
 
-use super::options;
-use super::place::Volume;
-use crate::cli::IntegrityCheckArgs;
+use super::place::{IntegrityPlaceArgs, Volume};
+use super::{EXAMPLES, IntegrityHashArgs, options};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::{print, print_json};
@@ -14,6 +14,24 @@ use crate::size;
 
 /// The bytes of one read.
 const RUN: usize = 1 << 20;
+
+/// Reads all blocks and lists those whose checksums are wrong; nothing is changed
+///
+/// What is still in the journal is read from there.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct IntegrityCheckArgs {
+    #[command(flatten)]
+    pub(crate) place: IntegrityPlaceArgs,
+    #[command(flatten)]
+    pub(crate) hashes: IntegrityHashArgs,
+    /// Accept blocks that were discarded
+    #[arg(long)]
+    pub(crate) allow_discards: bool,
+    /// For programs: everything as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 pub(super) fn run(args: &IntegrityCheckArgs, quiet: bool) -> Result<()> {
     let mut options = options(WriteMode::Journal, &args.place, &args.hashes)?;

@@ -3,21 +3,62 @@
 use std::fs::File;
 use std::path::Path;
 
+use clap::Args;
 use underseal_integrity::{Disk, Flags};
 use underseal_integrity::{
     NewSuperblock, OpenSettings, Superblock, TagMaker, VolumeGeometry, Wipe, WriteMode, format, wipe,
 };
 use underseal_volume::{create_private, remove_new_file};
 
-use super::options;
-use super::place::Volume;
-use crate::cli::IntegrityFormatArgs;
+use super::place::{IntegrityPlaceArgs, Volume};
+use super::{EXAMPLES, IntegrityHashArgs, options};
 use crate::error::{Error, Result};
 use crate::lower::is_remote;
 use crate::output::print;
 use crate::passphrase::confirm;
 use crate::progress::Progress;
 use crate::size;
+
+/// Makes a volume, and writes zeros over it so that all of it can be read
+///
+/// IMAGE is created (for you alone, and sparse) if it does not exist and --size is given; else what
+/// it holds is lost, for which --force is needed unless it begins with zeros.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct IntegrityFormatArgs {
+    #[command(flatten)]
+    pub(crate) place: IntegrityPlaceArgs,
+    /// The size of an image that does not exist yet
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) size: Option<u64>,
+    /// Overwrite what is there without asking
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Write no zeros: a block can be read once it was written, or all when they were recalculated
+    #[arg(long)]
+    pub(crate) no_wipe: bool,
+    #[command(flatten)]
+    pub(crate) hashes: IntegrityHashArgs,
+
+    /// Bytes of a checksum; as long as the hash by default
+    #[arg(long, value_name = "BYTES", help_heading = LAYOUT)]
+    pub(crate) tag_size: Option<u16>,
+    /// Bytes of a block, which has one checksum: 512 to 4096
+    #[arg(long, value_name = "BYTES", default_value_t = 512, help_heading = LAYOUT)]
+    pub(crate) sector_size: u32,
+    /// The journal's size; a 128th of the device by default, 64 MiB at most
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = LAYOUT)]
+    pub(crate) journal_size: Option<u64>,
+    /// Sectors of data between checksums
+    #[arg(long, value_name = "SECTORS", help_heading = LAYOUT)]
+    pub(crate) interleave_sectors: Option<u32>,
+    /// For kernels before 5.11: checksums are padded to 128 KiB
+    #[arg(long, help_heading = LAYOUT)]
+    pub(crate) integrity_legacy_padding: bool,
+    /// For kernels before 5.11: no salt, and sections of the journal can be exchanged
+    #[arg(long, help_heading = LAYOUT)]
+    pub(crate) integrity_legacy_hmac: bool,
+}
 
 pub(super) fn run(args: &IntegrityFormatArgs, quiet: bool) -> Result<()> {
     let place = &args.place;
@@ -147,3 +188,5 @@ fn allow_overwriting(head: &dyn Disk, path: &Path, start: u64, force: bool) -> R
     Err(Error::usage(format!("{image}: holds {found}, which would be lost"))
         .with_remedy("another image, or --force to overwrite this one"))
 }
+
+const LAYOUT: &str = "Layout";

@@ -1,16 +1,27 @@
 //! `underseal integrity info`.
 
+use clap::Args;
 use serde::Serialize;
 use underseal_integrity::{
     Bitmap, Disks, Flags, JournalFormat, OpenSettings, Superblock, VolumeGeometry, WriteMode,
 };
 
-use super::place::Volume;
-use super::without_keys;
-use crate::cli::IntegrityInfoArgs;
+use super::place::{IntegrityPlaceArgs, Volume};
+use super::{EXAMPLES, without_keys};
 use crate::error::{Error, Result};
 use crate::output::{print, print_json};
 use crate::size;
+
+/// Shows what the superblock says, and how the journal was left, without any key
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct IntegrityInfoArgs {
+    #[command(flatten)]
+    pub(crate) place: IntegrityPlaceArgs,
+    /// For programs: everything as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 pub(super) fn run(args: &IntegrityInfoArgs) -> Result<()> {
     let options = without_keys(WriteMode::Recovery, &args.place)?;

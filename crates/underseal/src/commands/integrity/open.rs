@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::Args;
 use underseal_datapath::Mapping;
 use underseal_device::Device;
 use underseal_export::control::Known;
@@ -11,14 +12,81 @@ use underseal_export::control::status::{Format, Opened as Described};
 use underseal_integrity::{OpenSettings, Recalculate, RunSettings, WriteMode};
 use underseal_volume::Volume;
 
-use super::options;
-use super::place::said;
-use crate::cli::{IntegrityModeArgs, IntegrityOpenArgs};
+use super::place::{IntegrityPlaceArgs, said};
+use super::{EXAMPLES, IntegrityHashArgs, options};
+use crate::cli::{LowerArgs, ServeArgs, TagCacheArgs};
 use crate::commands::{open, same_file};
 use crate::error::{Error, Result};
 use crate::integrity::{Below, stand};
 use crate::lower::Lower;
 use crate::volume::{Locks, Opened};
+
+/// Serves the bytes until SIGINT or SIGTERM, as `underseal open` does
+///
+/// A block whose checksum is wrong cannot be read. What the journal holds goes to its place first;
+/// with --read-only it is read from the journal, and nothing is written.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct IntegrityOpenArgs {
+    #[command(flatten)]
+    pub(crate) place: IntegrityPlaceArgs,
+    /// Refuse writes
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// Let clients free space on the image, which shows how much of it is in use; a block that was
+    /// discarded is then read unverified
+    #[arg(long)]
+    pub(crate) allow_discards: bool,
+    #[command(flatten)]
+    pub(crate) hashes: IntegrityHashArgs,
+    #[command(flatten)]
+    pub(crate) mode: IntegrityModeArgs,
+    #[command(flatten)]
+    pub(crate) lower: LowerArgs,
+    #[command(flatten)]
+    pub(crate) serve: ServeArgs,
+}
+
+/// How writes survive a power cut: by the journal, unless one of the first three is given.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Mode")]
+pub(crate) struct IntegrityModeArgs {
+    /// Write in place, without the journal: what is being written when the power goes cannot be
+    /// read afterwards. A journal that was left behind is replayed all the same
+    #[arg(long, group = "mode")]
+    pub(crate) integrity_no_journal: bool,
+    /// Write in place, and keep a bitmap of where: checksums are made anew there when the power
+    /// went
+    #[arg(long, group = "mode")]
+    pub(crate) integrity_bitmap_mode: bool,
+    /// Read what is in its place, whatever the journal holds and without comparing checksums;
+    /// nothing is written
+    #[arg(long, group = "mode")]
+    pub(crate) integrity_recovery_mode: bool,
+    /// So much of the journal is filled before its blocks are copied to their places
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(..=100))]
+    pub(crate) journal_watermark: Option<u8>,
+    /// Writes are in the journal on disk after this time, also without a flush
+    #[arg(long, value_name = "MS")]
+    pub(crate) journal_commit_time: Option<u32>,
+    /// How many sectors a bit of the bitmap stands for
+    #[arg(long, value_name = "SECTORS", requires = "integrity_bitmap_mode")]
+    pub(crate) bitmap_sectors_per_bit: Option<u32>,
+    /// Bits of the bitmap are cleared this long after the last write
+    #[arg(long, value_name = "MS", requires = "integrity_bitmap_mode")]
+    pub(crate) bitmap_flush_time: Option<u32>,
+    /// Make checksums anew from what is there, beside requests, unless that was begun before
+    #[arg(long, conflicts_with_all = ["read_only", "integrity_recovery_mode"])]
+    pub(crate) integrity_recalculate: bool,
+    /// The same, from the beginning
+    #[arg(long, conflicts_with_all = ["read_only", "integrity_recovery_mode"])]
+    pub(crate) integrity_recalculate_reset: bool,
+    /// Permit it with a key, too, although the new checksums then also cover changes of an attacker
+    #[arg(long)]
+    pub(crate) integrity_legacy_recalculate: bool,
+    #[command(flatten)]
+    pub(crate) cache: TagCacheArgs,
+}
 
 pub(super) fn run(args: &IntegrityOpenArgs, quiet: bool) -> Result<()> {
     open::serve(&args.serve, &args.place.image, None, quiet, || opened(args))

@@ -9,16 +9,35 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use clap::Args;
 use underseal_device::OpenOptions;
 use underseal_integrity::{Disk, Disks, Overlay, WIPE_STEP};
 use underseal_volume::{ReadAt, Target};
 
-use crate::cli::IntegrityPlaceArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::{Lower, is_remote};
 use crate::progress::Progress;
 use crate::reencryption::Bytes;
+use crate::size;
+
+/// The image of a volume.
+#[derive(Debug, Args)]
+pub(crate) struct IntegrityPlaceArgs {
+    /// The image or block device, an NBD server's export (nbd://..., nbd+unix://...), or an image
+    /// on Ceph (rbd:POOL/IMAGE)
+    pub(crate) image: PathBuf,
+    /// The data alone are here; IMAGE then has superblock, journal and checksums
+    #[arg(long, value_name = "FILE")]
+    pub(crate) data_device: Option<PathBuf>,
+    /// Where the superblock is ("2048s" is 2048 sectors)
+    #[arg(long, value_name = "BYTES", value_parser = size::parse, default_value = "0")]
+    pub(crate) start: u64,
+    /// In how large pieces the kernel reads checksums; it matters with legacy padding and a small
+    /// interleave only
+    #[arg(long, value_name = "SECTORS", default_value_t = 128)]
+    pub(crate) buffer_sectors: u32,
+}
 
 /// The files of a volume, locked.
 pub(super) struct Volume {

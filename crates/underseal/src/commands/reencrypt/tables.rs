@@ -15,11 +15,11 @@ use underseal_volume::reencrypt::{self, Direction, Mode, Plan, Protection};
 use underseal_volume::table::Target;
 use underseal_volume::{ErrorKind, LockTo, Stored};
 
-use super::super::table::{devices, parse, refused};
+use super::super::table::{TableFileArgs, devices, parse, refused};
 use super::super::{same_file, table};
 use super::begin::losing::Losses;
 use super::{alone, begin};
-use crate::cli::{LowerArgs, ReencryptArgs, TableFileArgs};
+use crate::cli::{LowerArgs, ReencryptArgs};
 use crate::error::{Error, Result};
 use crate::lower::Lower;
 use crate::output::print;

@@ -4,19 +4,29 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use clap::Args;
 use underseal_formats::OpenedFormat;
 use underseal_volume::SegmentKind;
 use underseal_volume::table::Table;
 use zeroize::Zeroizing;
 
-use super::{device_word, refused};
-use crate::cli::TableVolumeArgs;
+use super::{EXAMPLES, device_word, refused};
+use crate::cli::VolumeArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::foreign::{self, Request};
 use crate::lower::open_header;
 use crate::output::print;
 use crate::part;
+
+/// Prints the table that a volume of another system comes to, with its key: TrueCrypt and VeraCrypt
+/// of one cipher, BitLocker, FileVault 2, loop-AES
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TableVolumeArgs {
+    #[command(flatten)]
+    pub(crate) volume: VolumeArgs,
+}
 
 pub(super) fn volume(args: &TableVolumeArgs) -> Result<()> {
     let volume = &args.volume;
