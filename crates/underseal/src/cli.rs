@@ -1,7 +1,6 @@
 //! The command line. The help and the manual pages are made from these types.
 
 mod area;
-mod ecryptfs;
 mod format;
 mod on_error;
 mod open;
@@ -19,12 +18,6 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use std::ffi::OsString;
 
 pub(crate) use area::AreaArgs;
-pub(crate) use ecryptfs::{
-    Ecryptfs, EcryptfsArgs, HeaderPlace, MountArgs, MountPrivateArgs, NewPassphraseArgs, ServeMountArgs,
-    TreeCatArgs, TreeCheckArgs, TreeConvertArgs, TreeExportArgs, TreeImportArgs, TreeInfoArgs, TreeKeyArgs,
-    TreeLsArgs, TreeNameArgs, TreeRemoveKeyArgs, TreeRenameArgs, TreeRewrapArgs, TreeUnwrapArgs,
-    TreeWrapArgs, UmountArgs,
-};
 pub(crate) use format::{FormatArgs, NewType};
 pub(crate) use on_error::OnError;
 pub(crate) use open::OpenArgs;
@@ -44,6 +37,7 @@ use crate::commands::check::CheckArgs;
 use crate::commands::completions::CompletionsArgs;
 use crate::commands::control::Control;
 use crate::commands::dm::DmArgs;
+use crate::commands::ecryptfs::EcryptfsArgs;
 use crate::commands::header::HeaderArgs;
 use crate::commands::host::{DownArgs, PsArgs, UpArgs};
 use crate::commands::info::InfoArgs;

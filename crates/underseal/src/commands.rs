@@ -4,7 +4,7 @@ pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod control;
 pub(crate) mod dm;
-mod ecryptfs;
+pub(crate) mod ecryptfs;
 mod format;
 pub(crate) mod header;
 pub(crate) mod host;

@@ -1,18 +1,67 @@
 //! The keys and options of commands that work without a mount.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clap::Args;
 use underseal_cipher::Key;
 use underseal_ecryptfs::options::{EcryptfsOptions, PassphraseSource, passphrase_in_line};
 use underseal_ecryptfs::tools::{Survey, TreeKeys};
 use underseal_ecryptfs::{AuthToken, Cipher, ErrorKind, NameCipher, Signature, kernel_keyring, wrapped};
 
 use super::report::TreeReport;
-use crate::cli::{NewPassphraseArgs, TreeKeyArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::passphrase::{ask_hidden, first_line_of_descriptor, first_line_of_file};
+
+/// The keys of a tree.
+#[derive(Debug, Args)]
+#[command(next_help_heading = KEYS)]
+pub(crate) struct TreeKeyArgs {
+    /// Mount options by the kernel's names, separated by commas; what headers tell may be left out
+    #[arg(short, long, value_name = "OPTIONS")]
+    pub(crate) options: Vec<String>,
+    /// A passphrase is the first line of this file; may be repeated, for several keys
+    #[arg(long, value_name = "FILE")]
+    pub(crate) passphrase_file: Vec<PathBuf>,
+    /// A passphrase is the first line from this open descriptor (0 is stdin); may be repeated
+    #[arg(long, value_name = "N")]
+    pub(crate) passphrase_fd: Vec<u32>,
+    /// The passphrase opens this file, as ecryptfs-utils keeps it in ~/.ecryptfs/wrapped-passphrase
+    #[arg(long, value_name = "FILE")]
+    pub(crate) wrapped: Option<PathBuf>,
+    /// Take the keys that the options name, or all that headers name, from the kernel's keyring
+    #[arg(long)]
+    pub(crate) keyring: bool,
+}
+
+/// A new passphrase.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "New passphrase (asked on the terminal unless one of these is given)")]
+pub(crate) struct NewPassphraseArgs {
+    /// The first line of this file
+    #[arg(long, value_name = "FILE", group = "new")]
+    pub(crate) new_passphrase_file: Option<PathBuf>,
+    /// The first line from this open descriptor
+    #[arg(long, value_name = "N", group = "new")]
+    pub(crate) new_passphrase_fd: Option<u32>,
+}
+
+impl NewPassphraseArgs {
+    /// Returns true when the new passphrase is not asked for.
+    pub(crate) fn is_given(&self) -> bool {
+        self.new_passphrase_file.is_some() || self.new_passphrase_fd.is_some()
+    }
+}
+
+/// The handling of missing extents.
+#[derive(Debug, Args)]
+pub(crate) struct HolesArgs {
+    /// Give zeros for extents that are missing (holes, or what a power cut left unwritten) instead
+    /// of an error
+    #[arg(long)]
+    pub(crate) no_strict: bool,
+}
 
 /// The keys for a tree, and the options.
 pub(super) struct Access {
@@ -148,3 +197,5 @@ pub(super) fn new_passphrase(args: &NewPassphraseArgs, question: &str) -> Result
     }
     Ok(typed)
 }
+
+const KEYS: &str = "Keys (a passphrase is asked for on the terminal unless something is given)";

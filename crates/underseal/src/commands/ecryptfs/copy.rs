@@ -3,18 +3,44 @@
 use std::fs::{File, metadata};
 use std::io::{BufReader, BufWriter, IsTerminal, Write, stdin, stdout};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use underseal_ecryptfs::tools::{
     ExportOptions, FolderSink, ImportOptions, Sink, Summary, TarSink, check_outside, export as to_sink,
     import as to_lower, import_tar,
 };
 use underseal_ecryptfs::{Cipher, ErrorKind, HeaderLocation};
 
-use super::access::Access;
+use super::access::{Access, HolesArgs, TreeKeyArgs};
 use super::report::TreeReport;
-use crate::cli::{TreeExportArgs, TreeImportArgs};
 use crate::error::{Error, Result};
+
+/// Decrypts a lower folder into a folder or a tar archive
+///
+/// Names, hard links, symlinks, modes, owners, times and xattrs are kept. What cannot be read is
+/// told of and skipped; the exit status says so. In an archive a file that turns out to be damaged
+/// half way ends in zeros.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal ecryptfs export ~/.Private recovered --wrapped ~/.ecryptfs/wrapped-passphrase
+  underseal ecryptfs export lower - --tar --passphrase-file secret | tar -tv")]
+pub(crate) struct TreeExportArgs {
+    /// The lower folder
+    pub(crate) lower: PathBuf,
+    /// A folder that does not exist or is empty; with --tar a file, or - for stdout
+    pub(crate) dest: PathBuf,
+    /// Write a tar archive
+    #[arg(long)]
+    pub(crate) tar: bool,
+    /// For programs: what was done, as one JSON object on stdout
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) holes: HolesArgs,
+    #[command(flatten)]
+    pub(crate) keys: TreeKeyArgs,
+}
 
 pub(super) fn export(args: &TreeExportArgs, quiet: bool) -> Result<()> {
     must_be_folder(&args.lower)?;
@@ -70,6 +96,29 @@ fn run(
 ) -> Result<Summary> {
     let how = ExportOptions { passthrough: access.options.passthrough, strict: !args.holes.no_strict };
     Ok(to_sink(&args.lower, &mut access.keys, how, sink, told)?)
+}
+
+/// Encrypts a plain folder, or a tar archive, into a new lower folder
+///
+/// Of an archive nothing goes anywhere else: members whose paths begin at the root or lead out of
+/// it are refused, as are links to what is not in it. Where names are encrypted, names of 144 to
+/// 255 bytes need -o long_names: the kernel does not show them.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal ecryptfs import photos ~/.Secret
+  underseal ecryptfs import photos lower -o ecryptfs_cipher=aes,ecryptfs_key_bytes=32,ecryptfs_enable_filename_crypto
+  underseal ecryptfs import photos lower -o ecryptfs_xattr_metadata --passphrase-file secret
+  zcat photos.tar.gz | underseal ecryptfs import - ~/.Secret")]
+pub(crate) struct TreeImportArgs {
+    /// The plain folder; or a tar archive, or - for one from stdin
+    pub(crate) plain: PathBuf,
+    /// The lower folder: it does not exist or is empty
+    pub(crate) lower: PathBuf,
+    /// For programs: what was done, as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) keys: TreeKeyArgs,
 }
 
 pub(super) fn import(args: &TreeImportArgs, quiet: bool) -> Result<()> {

@@ -9,8 +9,7 @@ use underseal_ecryptfs::options::{EcryptfsOptions, PassphraseSource, passphrase_
 use underseal_ecryptfs::tools::{Fit, fit};
 use underseal_ecryptfs::{AuthToken, Cipher, Keyring, NameCipher, Signature};
 
-use super::mount::MountOptions;
-use crate::cli::MountArgs;
+use super::mount::{MountArgs, MountOptions};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::print;

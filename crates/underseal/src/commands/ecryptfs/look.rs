@@ -1,193 +1,32 @@
-//! `underseal ecryptfs info`, `ls`, `cat`, `check`, `name`.
+//! `underseal ecryptfs ls`, `cat`, `name`.
 
 use std::io::{BufRead, BufReader, Write, stdin, stdout};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use serde::Serialize;
-use underseal_ecryptfs::tools::{
-    CheckFinding, EntryKind, ListEntry, LowerFile, PlainReader, Survey, check as verify, find, list,
-};
-use underseal_ecryptfs::{
-    Error as EcryptfsError, ErrorKind, FileHeader, HeaderLocation, KeyPacket, NameCipher,
-};
+use underseal_ecryptfs::tools::{EntryKind, ListEntry, LowerFile, PlainReader, find, list};
+use underseal_ecryptfs::{Error as EcryptfsError, ErrorKind, NameCipher};
 
-use super::access::Access;
+use super::access::{Access, HolesArgs, TreeKeyArgs};
 use super::report::TreeReport;
-use crate::cli::{TreeCatArgs, TreeCheckArgs, TreeInfoArgs, TreeLsArgs, TreeNameArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::output::{Versioned, print, print_json};
+use crate::output::Versioned;
 
-pub(super) fn info(args: &TreeInfoArgs, quiet: bool) -> Result<()> {
-    if args.lower.is_dir() {
-        return survey(args, quiet);
-    }
-    let lower = LowerFile::open(&args.lower)?;
-    let about = About::of(&lower.header);
-    if args.json { print_json(&about) } else { print(&about.to_text()) }
-}
-
-/// A header, for programs.
-#[derive(Serialize)]
-struct About {
-    size: u64,
-    header: &'static str,
-    data_offset: u64,
-    version: u8,
-    flags: String,
-    encrypted_names: bool,
-    keys: Vec<AboutKey>,
-}
-
-#[derive(Serialize)]
-struct AboutKey {
-    signature: String,
-    kind: &'static str,
-    cipher: Option<&'static str>,
-    key_bytes: Option<usize>,
-    salt: Option<String>,
-}
-
-impl About {
-    fn of(header: &FileHeader) -> Self {
-        let key = |packet: &KeyPacket| {
-            let (kind, salt) = match packet {
-                KeyPacket::Passphrase { salt, .. } => {
-                    ("passphrase", Some(salt.iter().map(|byte| format!("{byte:02x}")).collect()))
-                }
-                KeyPacket::PublicKey { .. } => ("public key", None),
-            };
-            let cipher = packet.cipher().ok();
-            AboutKey {
-                signature: packet.signature().to_string(),
-                kind,
-                cipher: cipher.map(|cipher| cipher.name()),
-                key_bytes: cipher.map(|cipher| cipher.key_bytes()),
-                salt,
-            }
-        };
-        Self {
-            size: header.size(),
-            header: place(header),
-            data_offset: header.data_offset(),
-            version: header.version(),
-            flags: format!("{:08x}", header.flags()),
-            encrypted_names: header.has_encrypted_names(),
-            keys: header.packets().iter().map(key).collect(),
-        }
-    }
-
-    fn to_text(&self) -> String {
-        let names = if self.encrypted_names { "encrypted" } else { "plain" };
-        let mut text = format!(
-            "Plain size:  {}\nHeader:      version {}, in the {}, flags {}\nData offset: {}\nNames:       {names}\n",
-            self.size, self.version, self.header, self.flags, self.data_offset
-        );
-        for key in &self.keys {
-            let cipher = match (key.cipher, key.key_bytes) {
-                (Some(cipher), Some(bytes)) => format!("{cipher}, {bytes} key bytes"),
-                _ => "a cipher that is not known".into(),
-            };
-            let salt = key.salt.as_ref().map(|salt| format!(", salt {salt}")).unwrap_or_default();
-            text += &format!("Key:         {} ({}), {cipher}{salt}\n", key.signature, key.kind);
-        }
-        text
-    }
-}
-
-fn place(header: &FileHeader) -> &'static str {
-    match header.place() {
-        HeaderLocation::File => "file",
-        HeaderLocation::Xattr => "xattr",
-    }
-}
-
-fn survey(args: &TreeInfoArgs, quiet: bool) -> Result<()> {
-    /// A tree, for programs.
-    #[derive(Serialize)]
-    struct Tree {
-        files: u64,
-        in_xattrs: u64,
-        plain: u64,
-        encrypted_names: u64,
-        long_names: u64,
-        bytes: u64,
-        failed: u64,
-        keys: Vec<Used>,
-        name_keys: Vec<NamesUnder>,
-        ciphers: Vec<UsedCipher>,
-        options: Option<String>,
-    }
-    #[derive(Serialize)]
-    struct Used {
-        signature: String,
-        files: u64,
-    }
-    #[derive(Serialize)]
-    struct NamesUnder {
-        signature: String,
-        names: u64,
-    }
-    #[derive(Serialize)]
-    struct UsedCipher {
-        cipher: String,
-        key_bytes: usize,
-        files: u64,
-    }
-    let mut told = TreeReport::new("looking", quiet);
-    let found = Survey::of(&args.lower, &mut told)?;
-    let tree = Tree {
-        files: found.files,
-        in_xattrs: found.in_xattrs,
-        plain: found.plain,
-        encrypted_names: found.names,
-        long_names: found.long_names,
-        bytes: found.bytes,
-        failed: found.failed,
-        keys: found
-            .signatures
-            .iter()
-            .map(|(key, files)| Used { signature: key.to_string(), files: *files })
-            .collect(),
-        name_keys: found
-            .name_signatures
-            .iter()
-            .map(|(key, names)| NamesUnder { signature: key.to_string(), names: *names })
-            .collect(),
-        ciphers: found
-            .ciphers
-            .iter()
-            .map(|(&(name, key_bytes), &files)| UsedCipher { cipher: name.into(), key_bytes, files })
-            .collect(),
-        options: found.options(),
-    };
-    if args.json {
-        print_json(&tree)?;
-    } else {
-        let mut text = format!(
-            "Encrypted:   {} files, {} bytes; {} headers in xattrs\nPlain:       {} files\n",
-            tree.files, tree.bytes, tree.in_xattrs, tree.plain
-        );
-        for Used { signature, files } in &tree.keys {
-            text += &format!("Key:         {signature} ({files} files)\n");
-        }
-        for NamesUnder { signature, names } in &tree.name_keys {
-            text += &format!("Key of names: {signature} ({names} names)\n");
-        }
-        if tree.long_names > 0 {
-            text += &format!("Long names:  {} (the kernel does not show them)\n", tree.long_names);
-        }
-        for UsedCipher { cipher, key_bytes, files } in &tree.ciphers {
-            text += &format!("Cipher:      {cipher}, {key_bytes} key bytes ({files} files)\n");
-        }
-        if let Some(options) = &tree.options {
-            text += &format!("Options:     {options}\n");
-        }
-        print(&text)?;
-    }
-    let summary =
-        underseal_ecryptfs::tools::Summary { files: found.files, failed: found.failed, ..Default::default() };
-    told.finish(&summary, false, true)
+/// Lists plain names and sizes
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal ecryptfs ls ~/.Private
+  underseal ecryptfs ls ~/.Private --json | jq -r .lower    where each file is below")]
+pub(crate) struct TreeLsArgs {
+    /// The lower folder
+    pub(crate) lower: PathBuf,
+    /// For programs: one JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) keys: TreeKeyArgs,
 }
 
 pub(super) fn ls(args: &TreeLsArgs, quiet: bool) -> Result<()> {
@@ -252,6 +91,22 @@ fn json_line(entry: &ListEntry<'_>) -> String {
     serde_json::to_string(&Versioned::new(line)).unwrap_or_default() + "\n"
 }
 
+/// Writes a file's plain bytes to stdout
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal ecryptfs cat ~/.Private letters/2019.txt
+  underseal ecryptfs cat ~/.Private/ECRYPTFS_FNEK_ENCRYPTED.FWb... > plain")]
+pub(crate) struct TreeCatArgs {
+    /// A lower file; or a lower folder
+    pub(crate) lower: PathBuf,
+    /// The file's plain path in that folder
+    pub(crate) path: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) holes: HolesArgs,
+    #[command(flatten)]
+    pub(crate) keys: TreeKeyArgs,
+}
+
 pub(super) fn cat(args: &TreeCatArgs) -> Result<()> {
     let mut access = Access::new(&args.keys, &args.lower)?;
     let path = match &args.path {
@@ -276,64 +131,23 @@ pub(super) fn cat(args: &TreeCatArgs) -> Result<()> {
     }
 }
 
-pub(super) fn check(args: &TreeCheckArgs, quiet: bool) -> Result<()> {
-    #[derive(Serialize)]
-    struct Checked {
-        files: u64,
-        bytes: u64,
-        plain_or_empty: u64,
-        failed: u64,
-        findings: Vec<Found>,
-    }
-    #[derive(Serialize)]
-    struct Found {
-        path: String,
-        finding: String,
-    }
-    let mut access = Access::new(&args.keys, &args.lower)?;
-    let mut told = TreeReport::new("checking", quiet);
-    let mut findings = Vec::new();
-    let mut count = 0u64;
-    let mut tell = |path: &Path, finding: CheckFinding| {
-        let words = match finding {
-            CheckFinding::Plain => "it is not encrypted".into(),
-            CheckFinding::Zeros => "it is nothing but zeros: an empty file".into(),
-            CheckFinding::Longer { bytes } => format!("{bytes} bytes more than its header says"),
-            CheckFinding::Tail => "behind its end there is something else than zeros: it is damaged".into(),
-            CheckFinding::Repaired { size: (before, after) } => {
-                format!("repaired: it was cut, and has {after} bytes now instead of {before}")
-            }
-            CheckFinding::LeftOver => {
-                "it holds the name of nothing: it is left over, and may be removed".into()
-            }
-            CheckFinding::Cipher(cipher) => format!("its cipher is another than the first file's: {cipher}"),
-        };
-        count += u64::from(finding == CheckFinding::Tail);
-        let path = path.to_string_lossy().replace(|c: char| c.is_control(), "?");
-        match args.json {
-            // This number is enough to see the fault; the count reports the rest.
-            true if findings.len() < 100_000 => findings.push(Found { path, finding: words }),
-            true => {}
-            false => log::warn!("{path}: {words}"),
-        }
-    };
-    let summary = verify(&args.lower, &mut access.keys, args.repair, &mut told, &mut tell)?;
-    if args.json {
-        print_json(&Checked {
-            files: summary.files,
-            bytes: summary.bytes,
-            plain_or_empty: summary.unchanged,
-            failed: summary.failed,
-            findings,
-        })?;
-    }
-    told.finish(&summary, false, quiet)?;
-    match count {
-        0 => Ok(()),
-        _ => {
-            Err(Error::new(Exit::Partial, "some files are damaged").with_remedy("restore them from a backup"))
-        }
-    }
+/// Decodes encrypted names, or encodes plain ones, one a line
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  ls ~/.Private | underseal ecryptfs name - --passphrase-file secret
+  underseal ecryptfs name --encode letters --passphrase-file secret")]
+pub(crate) struct TreeNameArgs {
+    /// Names; - reads lines from stdin
+    #[arg(required = true)]
+    pub(crate) names: Vec<String>,
+    /// From plain to encrypted; names of 144 to 255 bytes with -o long_names
+    #[arg(long)]
+    pub(crate) encode: bool,
+    /// The names are symlinks' targets
+    #[arg(long)]
+    pub(crate) target: bool,
+    #[command(flatten)]
+    pub(crate) keys: TreeKeyArgs,
 }
 
 pub(super) fn name(args: &TreeNameArgs) -> Result<()> {

@@ -4,15 +4,41 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use clap::Args;
 use rustix::process::geteuid;
 use underseal_cipher::Key;
 use underseal_ecryptfs::signatures::Signatures;
 use underseal_ecryptfs::{self as ecryptfs, wrapped};
 
-use super::mount::{MountOptions, serve};
-use crate::cli::MountPrivateArgs;
+use super::mount::{MountOptions, ServeMountArgs, serve};
 use crate::error::{Error, Result};
 use crate::passphrase::{ask_hidden, first_line_of_descriptor, first_line_of_file};
+
+/// Mounts ~/.Private as ecryptfs-utils has set it up in ~/.ecryptfs
+///
+/// The passphrase is the login's, which opens ~/.ecryptfs/wrapped-passphrase. The home folder must
+/// be the caller's own.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct MountPrivateArgs {
+    /// The home folder; by default yours
+    #[arg(long, value_name = "DIR")]
+    pub(crate) home: Option<PathBuf>,
+    /// The folder to mount on; by default the one in ~/.ecryptfs/Private.mnt
+    #[arg(long, value_name = "DIR")]
+    pub(crate) mountpoint: Option<PathBuf>,
+    /// More options, as for `mount`
+    #[arg(short, long, value_name = "OPTIONS")]
+    pub(crate) options: Vec<String>,
+    /// The login passphrase is the first line of this file
+    #[arg(long, value_name = "FILE", group = "secret")]
+    pub(crate) passphrase_file: Option<PathBuf>,
+    /// The login passphrase is the first line from this open descriptor (0 is stdin)
+    #[arg(long, value_name = "N", group = "secret")]
+    pub(crate) passphrase_fd: Option<u32>,
+    #[command(flatten)]
+    pub(crate) serve: ServeMountArgs,
+}
 
 pub(super) fn run(args: &MountPrivateArgs, quiet: bool) -> Result<()> {
     let home = args
@@ -92,3 +118,8 @@ fn must_be_ours(path: &Path, about: &fs::Metadata) -> Result<()> {
     Err(Error::usage(format!("{}: it belongs to another user (uid {})", path.display(), about.uid()))
         .with_remedy("as that user: `sudo -u USER underseal ecryptfs mount-private`"))
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  underseal ecryptfs mount-private
+  underseal ecryptfs mount-private --daemon -o allow_root";

@@ -3,16 +3,36 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use underseal_cipher::Key;
 use underseal_ecryptfs::wrapped;
 
-use super::access::new_passphrase;
-use crate::cli::{TreeUnwrapArgs, TreeWrapArgs};
+use super::access::{NewPassphraseArgs, new_passphrase};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::passphrase::{ask_hidden, first_line_of_descriptor, first_line_of_file};
+
+/// Wraps a mount's passphrase with a login's, for ~/.ecryptfs/wrapped-passphrase
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal ecryptfs wrap wrapped-passphrase --passphrase-file mount --new-passphrase-file login")]
+pub(crate) struct TreeWrapArgs {
+    /// The file to make; it must not exist
+    pub(crate) file: PathBuf,
+    /// The passphrase to wrap is the first line of this file
+    #[arg(long, value_name = "FILE", group = "secret")]
+    pub(crate) passphrase_file: Option<PathBuf>,
+    /// The passphrase to wrap is the first line from this open descriptor
+    #[arg(long, value_name = "N", group = "secret")]
+    pub(crate) passphrase_fd: Option<u32>,
+    #[command(flatten)]
+    pub(crate) new: NewPassphraseArgs,
+    /// The older kind of file, with a fixed salt
+    #[arg(long)]
+    pub(crate) version_1: bool,
+}
 
 pub(super) fn wrap(args: &TreeWrapArgs) -> Result<()> {
     let passphrase = secret(args.passphrase_file.as_deref(), args.passphrase_fd, "Passphrase to wrap: ")?;
@@ -36,6 +56,21 @@ pub(super) fn wrap(args: &TreeWrapArgs) -> Result<()> {
 fn sync_above(path: &Path) -> std::io::Result<()> {
     let above = path.parent().filter(|above| !above.as_os_str().is_empty());
     File::open(above.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Shows the passphrase in a wrapped-passphrase file
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal ecryptfs unwrap ~/.ecryptfs/wrapped-passphrase > /dev/shm/secret")]
+pub(crate) struct TreeUnwrapArgs {
+    /// The file
+    pub(crate) file: PathBuf,
+    /// The passphrase that opens it is the first line of this file
+    #[arg(long, value_name = "FILE", group = "secret")]
+    pub(crate) passphrase_file: Option<PathBuf>,
+    /// The passphrase that opens it is the first line from this open descriptor
+    #[arg(long, value_name = "N", group = "secret")]
+    pub(crate) passphrase_fd: Option<u32>,
 }
 
 pub(super) fn unwrap(args: &TreeUnwrapArgs) -> Result<()> {
