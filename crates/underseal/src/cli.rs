@@ -1,12 +1,11 @@
-//! The command line. The help and the manual pages are made from these types.
+//! The command line: all commands, and in `cli/` the groups of options that several of them share.
+//! The arguments of one command lie beside its action, in `commands/`. The help and the manual pages
+//! are made from these types.
 
 mod area;
-mod format;
 mod on_error;
-mod open;
 mod pbkdf;
 mod rate;
-mod reencrypt;
 mod secret;
 mod serve;
 mod tcrypt;
@@ -18,12 +17,9 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use std::ffi::OsString;
 
 pub(crate) use area::AreaArgs;
-pub(crate) use format::{FormatArgs, NewType};
 pub(crate) use on_error::OnError;
-pub(crate) use open::OpenArgs;
 pub(crate) use pbkdf::PbkdfArgs;
 pub(crate) use rate::RateArg;
-pub(crate) use reencrypt::{ReencryptArgs, Resilience, StepOrder};
 pub(crate) use secret::{NewSecretArgs, SecretArgs, SecretSource};
 pub(crate) use serve::{ControlArgs, Nbd, ServeArgs, VhostUserArgs};
 pub(crate) use tcrypt::{HeaderKind, PartArgs, TcryptArgs, TcryptHeaderArgs, pim};
@@ -38,13 +34,16 @@ use crate::commands::completions::CompletionsArgs;
 use crate::commands::control::Control;
 use crate::commands::dm::DmArgs;
 use crate::commands::ecryptfs::EcryptfsArgs;
+use crate::commands::format::FormatArgs;
 use crate::commands::header::HeaderArgs;
 use crate::commands::host::{DownArgs, PsArgs, UpArgs};
 use crate::commands::info::InfoArgs;
 use crate::commands::integrity::IntegrityCommandArgs;
 use crate::commands::keyslot::KeyslotArgs;
 use crate::commands::man::ManArgs;
+use crate::commands::open::OpenArgs;
 use crate::commands::read::ReadArgs;
+use crate::commands::reencrypt::ReencryptArgs;
 use crate::commands::table::TableArgs;
 use crate::commands::token::TokenCommandArgs;
 use crate::commands::write::WriteArgs;

@@ -1,20 +1,20 @@
-//! The commands.
+//! The commands: a file or folder has the arguments and the action of each.
 
 pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod control;
 pub(crate) mod dm;
 pub(crate) mod ecryptfs;
-mod format;
+pub(crate) mod format;
 pub(crate) mod header;
 pub(crate) mod host;
 pub(crate) mod info;
 pub(crate) mod integrity;
 pub(crate) mod keyslot;
 pub(crate) mod man;
-mod open;
+pub(crate) mod open;
 pub(crate) mod read;
-mod reencrypt;
+pub(crate) mod reencrypt;
 pub(crate) mod table;
 mod tcrypt;
 pub(crate) mod token;

@@ -1,9 +1,10 @@
 //! The command `underseal`.
 //!
 //! ```text
-//!   cli/         arguments and their help      man, completions: from the same definition
+//!   cli/         the program's arguments, and the groups of options that several commands share
+//!     |          (help, manual pages and completions are made from these definitions)
 //!     |
-//!   commands/    format  open  info  read  write  table  token
+//!   commands/    format  open  info  read  write  table  token ..: arguments and action of each
 //!     |             |      |           |    control/  list  status  policy  suspend  close  top ..
 //!     |          passphrase/  from a file, a descriptor or the terminal, into locked memory
 //!     |          integrity    the layer between an authenticated volume and its image

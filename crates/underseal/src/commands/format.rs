@@ -1,5 +1,6 @@
 //! `underseal format`.
 
+mod args;
 mod destination;
 mod plain_size;
 mod report;
@@ -13,9 +14,10 @@ use underseal_datapath::Mapping;
 use underseal_device::Device;
 use underseal_volume::{ActivateOptions, ErrorKind, FormatOptions, IntegrityLayer, NewHeader, NewIntegrity};
 
+pub(crate) use self::args::FormatArgs;
+use self::args::NewType;
 use self::destination::Destination;
 use self::plain_size::Needed;
-use crate::cli::{FormatArgs, NewType};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::integrity;

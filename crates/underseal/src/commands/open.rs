@@ -29,7 +29,7 @@ use underseal_export::nbd::{
 };
 use underseal_export::net::Listener;
 
-pub(super) use self::args::UpgradeArgs;
+pub(crate) use self::args::{OpenArgs, UpgradeArgs};
 pub(super) use self::desktop::help as help_desktop;
 pub(super) use self::new_server::take_over;
 
@@ -40,7 +40,7 @@ use self::listen::Sockets;
 use self::serve::Watch;
 use self::servers::Servers;
 use super::same_file;
-use crate::cli::{OpenArgs, ServeArgs};
+use crate::cli::ServeArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::notify;

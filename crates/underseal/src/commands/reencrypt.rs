@@ -1,6 +1,7 @@
 //! `underseal reencrypt`.
 
 mod alone;
+mod args;
 mod begin;
 mod keys;
 mod open;
@@ -8,7 +9,7 @@ pub(super) mod tables;
 
 use underseal_export::control::{Reencrypt, Request};
 
-use crate::cli::ReencryptArgs;
+pub(crate) use self::args::ReencryptArgs;
 use crate::error::{Error, Result};
 
 pub(super) fn run(args: &ReencryptArgs, quiet: bool) -> Result<()> {

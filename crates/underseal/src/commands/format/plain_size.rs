@@ -2,7 +2,7 @@
 
 use underseal_volume::{FormatOptions, IntegrityLayer};
 
-use crate::cli::FormatArgs;
+use super::args::FormatArgs;
 use crate::error::{Error, Result};
 use crate::integrity;
 

@@ -7,8 +7,8 @@ use serde::Serialize;
 use underseal_formats::tcrypt::Chain;
 use underseal_volume::Header;
 
+use super::args::{FormatArgs, NewType};
 use super::plain_size::Needed;
-use crate::cli::{FormatArgs, NewType};
 use crate::error::Result;
 use crate::output::{print, print_json};
 use crate::size;

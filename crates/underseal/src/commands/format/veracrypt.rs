@@ -5,9 +5,9 @@ use std::ops::ControlFlow;
 use underseal_formats::tcrypt::{Chain, NewHeaders, NewOptions, Prf};
 
 use super::allow_overwriting;
+use super::args::FormatArgs;
 use super::destination::Destination;
 use super::report;
-use crate::cli::FormatArgs;
 use crate::error::{Error, Result};
 use crate::foreign::new_password;
 use crate::passphrase::confirm;

@@ -17,8 +17,8 @@ use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
 use super::together::side_by_side;
 use super::{ANSWERS, WhichArgs, end, lock, status};
-use crate::cli::{Cli, Command as Which, OpenArgs};
-use crate::commands::open;
+use crate::cli::{Cli, Command as Which};
+use crate::commands::open::{self, OpenArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::{print, printable};

@@ -24,13 +24,13 @@ use underseal_export::net::{CarriedListener, Listener, ListenerPlace};
 use underseal_export::ublk::{UblkHolder, UblkServer};
 use underseal_export::vhost_user::{VhostUserHolder, VhostUserServer};
 
-use super::args::UpgradeArgs;
+use super::args::{OpenArgs, UpgradeArgs};
 use super::assembly::{Assembly, OpenVolume, VolumeNames};
 use super::control::ControlSockets;
 use super::serve::Watch;
 use super::servers::Servers;
 use super::{control, fuse_config, nbd_server, sandbox, tls, vhost_user};
-use crate::cli::{Cli, Command, OpenArgs};
+use crate::cli::{Cli, Command};
 use crate::commands::control::{connect, failed, refused};
 use crate::error::{Error, Result};
 use crate::exit::Exit;

@@ -12,8 +12,8 @@ use underseal_device::OpenOptions;
 use underseal_volume::reencrypt::{self, Alone, Claim, Foreground, Mode, Options, Outcome};
 use underseal_volume::{ErrorKind, Header, HeaderLock, LockTo, ReadAt, Target};
 
+use super::args::ReencryptArgs;
 use super::{begin, keys};
-use crate::cli::ReencryptArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::{Lower, open_header};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use underseal_cipher::Key;
 use underseal_volume::{ErrorKind, Header, Target, UnlockOptions, VolumeKey};
 
-use crate::cli::ReencryptArgs;
+use super::args::ReencryptArgs;
 use crate::error::{Error, Result};
 use crate::passphrase::{
     Secret, ask_hidden, first_line_of_descriptor, first_line_of_file, secret_file, tell, terminal_is_there,

@@ -12,8 +12,8 @@ use underseal_volume::Header;
 
 use super::super::control::{PATIENCE, ask, ask_status, done, finished};
 use super::super::same_file;
+use super::args::ReencryptArgs;
 use super::{begin, keys, tables};
-use crate::cli::ReencryptArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::is_remote;

@@ -17,9 +17,10 @@ use underseal_volume::{ErrorKind, LockTo, Stored};
 
 use super::super::table::{TableFileArgs, devices, parse, refused};
 use super::super::{same_file, table};
+use super::args::ReencryptArgs;
 use super::begin::losing::Losses;
 use super::{alone, begin};
-use crate::cli::{LowerArgs, ReencryptArgs};
+use crate::cli::LowerArgs;
 use crate::error::{Error, Result};
 use crate::lower::Lower;
 use crate::output::print;

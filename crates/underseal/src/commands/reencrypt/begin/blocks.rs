@@ -7,7 +7,7 @@ use underseal_volume::reencrypt::SectorFit;
 use underseal_volume::{Header, Target, VolumeKey};
 
 use super::Place;
-use crate::cli::ReencryptArgs;
+use crate::commands::reencrypt::args::ReencryptArgs;
 use crate::error::{Error, Result};
 
 /// Checks the sectors that plain data is to be encrypted with.

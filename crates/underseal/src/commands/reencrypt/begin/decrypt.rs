@@ -7,7 +7,7 @@ use underseal_volume::reencrypt::Direction;
 use underseal_volume::{Header, VolumeKey};
 
 use super::losing::Losses;
-use crate::cli::ReencryptArgs;
+use crate::commands::reencrypt::args::ReencryptArgs;
 use crate::commands::reencrypt::keys;
 use crate::error::{Error, Result};
 use crate::reencryption::{self, Kept, Place, Where};

@@ -10,7 +10,7 @@ use underseal_volume::{ErrorKind, FormatOptions, VolumeKey};
 
 use super::blocks;
 use super::losing::Losses;
-use crate::cli::ReencryptArgs;
+use crate::commands::reencrypt::args::ReencryptArgs;
 use crate::error::{Error, Result};
 use crate::passphrase::Secret;
 use crate::reencryption::{self, Kept, Place, Where};

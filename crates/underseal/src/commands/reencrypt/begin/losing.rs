@@ -7,7 +7,7 @@ use std::path::Path;
 use underseal_formats::PlainDataDoubt;
 use underseal_volume::{ReadAt, luks2};
 
-use crate::cli::{ReencryptArgs, Resilience};
+use crate::commands::reencrypt::args::{ReencryptArgs, Resilience};
 use crate::commands::reencrypt::keys::Known;
 use crate::error::{Error, Result};
 use crate::passphrase;

@@ -1,4 +1,4 @@
-//! `underseal reencrypt`.
+//! The arguments of `underseal reencrypt`.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use underseal_cipher::CipherSpec;
 use underseal_volume::Hash;
 use uuid::Uuid;
 
-use super::{PbkdfArgs, RateArg, SecretArgs, TokenArgs, TrustArgs};
+use crate::cli::{PbkdfArgs, RateArg, SecretArgs, TokenArgs, TrustArgs};
 use crate::size;
 
 /// Gives a volume another key, cipher or sector size, encrypts a plain image or decrypts a volume:

@@ -1,4 +1,4 @@
-//! `underseal format`.
+//! The arguments of `underseal format`.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use underseal_cipher::CipherSpec;
 use underseal_formats::tcrypt::{Pim, Prf};
 use uuid::Uuid;
 
-use super::{AreaArgs, PbkdfArgs, SecretArgs};
+use crate::cli::{AreaArgs, PbkdfArgs, SecretArgs, integrity_type, pim};
 use crate::size;
 
 /// Makes an encrypted volume.
@@ -61,7 +61,7 @@ pub(crate) struct FormatArgs {
     /// hmac-sha512, hmac-sha1 or cmac-aes with a usual cipher; "aead" with aes-gcm-random,
     /// aegis128-random or aes-ccm-random; poly1305 with chacha20-random; "none" for random IVs
     /// alone
-    #[arg(long, value_name = "TYPE", value_parser = super::integrity_type, help_heading = AUTHENTICATED)]
+    #[arg(long, value_name = "TYPE", value_parser = integrity_type, help_heading = AUTHENTICATED)]
     pub(crate) integrity: Option<String>,
     /// The MAC's part of the key; its digest's length by default
     #[arg(long, value_name = "BITS", requires = "integrity", help_heading = AUTHENTICATED)]
@@ -140,7 +140,7 @@ pub(crate) struct NewVeracryptArgs {
     pub(crate) prf: Option<Prf>,
     /// VeraCrypt's Personal Iterations Multiplier, which has to be given each time the volume is
     /// opened
-    #[arg(long, value_name = "N", value_parser = super::pim)]
+    #[arg(long, value_name = "N", value_parser = pim)]
     pub(crate) pim: Option<Pim>,
     /// Do not fill the volume with noise: what was never written shows then, and that there is a
     /// hidden volume may show too
