@@ -103,7 +103,8 @@ int underseal_discard(const struct underseal *handle, uint64_t offset, uint64_t 
 int underseal_info_json(const struct underseal *handle, char **json);
 void underseal_string_free(char *text);
 
-/* Keyslots of an image that has a path. keyslot -1 takes the first free one (add) or tries all (change). */
+/* Keyslots of an image that has a path. keyslot -1 takes the first free one (add) or tries all (change). An empty new passphrase
+ * is -EINVAL. */
 int underseal_keyslot_add(struct underseal *handle, const uint8_t *passphrase, size_t passphrase_len,
                           const uint8_t *added, size_t added_len, int keyslot, uint32_t *number);
 int underseal_keyslot_remove(struct underseal *handle, int keyslot, int last);

@@ -81,6 +81,14 @@ pub(crate) fn argon2id(passes: u32, memory_kib: u32, lanes: u32) -> Pbkdf {
     Pbkdf { kind: PbkdfKind::Argon2id, cost, memory_kib: memory_kib.max(32), lanes: lanes.max(1) }
 }
 
+/// The passphrase of a new keyslot. Fails with `BadOption` for an empty one.
+pub(crate) fn new_passphrase(passphrase: &[u8]) -> Result<Key> {
+    if passphrase.is_empty() {
+        return Err(Error::new(ErrorKind::BadOption, "an empty passphrase protects nothing"));
+    }
+    Ok(Key::new(passphrase)?)
+}
+
 impl Header {
     /// Opens the header of an image, or a detached header, to look at it.
     ///
@@ -156,15 +164,15 @@ impl Header {
     ///
     /// # Errors
     /// `WrongPassphrase` when the key is another volume's; `Keyslot` when there is no room;
-    /// `BadOption` when the number is taken; `Unsupported` while the volume is being reencrypted;
-    /// `Busy`, `Io`, `Memory`.
+    /// `BadOption` when the number is taken, and for an empty passphrase; `Unsupported` while the
+    /// volume is being reencrypted; `Busy`, `Io`, `Memory`.
     pub fn add_keyslot(
         &mut self,
         key: &VolumeKey,
         passphrase: &[u8],
         options: &KeyslotOptions,
     ) -> Result<u32> {
-        let (passphrase, new) = (Key::new(passphrase)?, self.new_keyslot(options));
+        let (passphrase, new) = (new_passphrase(passphrase)?, self.new_keyslot(options));
         let added = without_traces(|| self.header.add_keyslot(&self.on, &key.0, &passphrase, &new));
         added.map_err(|e| self.say(e.into()))
     }
@@ -183,9 +191,8 @@ impl Header {
     /// number.
     ///
     /// # Errors
-    /// `WrongPassphrase`; `Keyslot` when the header has no room for both keyslots during the
-    /// replacement;
-    /// `Busy`, `Io`, `Memory`.
+    /// `WrongPassphrase`; `BadOption` for an empty new passphrase; `Keyslot` when the header has no
+    /// room for both keyslots during the replacement; `Busy`, `Io`, `Memory`.
     pub fn change_keyslot(
         &mut self,
         old: &[u8],
@@ -193,7 +200,7 @@ impl Header {
         keyslot: Option<u32>,
         options: &KeyslotOptions,
     ) -> Result<u32> {
-        let (old, new) = (Key::new(old)?, Key::new(new)?);
+        let (old, new) = (Key::new(old)?, new_passphrase(new)?);
         let unlock = UnlockOptions { slot: keyslot, ..UnlockOptions::default() };
         let wanted = self.new_keyslot(options);
         let changed = without_traces(|| {

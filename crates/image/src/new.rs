@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use underseal_cipher::{Key, SectorSize};
+use underseal_cipher::SectorSize;
 use underseal_volume::{ImageContents, NamedFile, Pbkdf, ReadAt, Version, create_private, remove_new_file};
 
-use crate::header::{argon2id, pbkdf2};
+use crate::header::{argon2id, new_passphrase, pbkdf2};
 use crate::lower::Lower;
 use crate::setters::setters;
 use crate::traces::without_traces;
@@ -102,15 +102,15 @@ impl Header {
     /// is written.
     ///
     /// # Errors
-    /// `BadOption` for options that do not fit, and when the image holds a header (of LUKS,
-    /// BitLocker or CoreStorage), a file system or a partition table, unless forced; when the
-    /// header's file is the image itself; `TooSmall`; `Busy` when another program uses the image
-    /// or, as an image, the header's file; `Io`, `Memory`.
+    /// `BadOption` for options that do not fit, an empty passphrase, and when the image holds a
+    /// header (of LUKS, BitLocker or CoreStorage), a file system or a partition table, unless
+    /// forced; when the header's file is the image itself; `TooSmall`; `Busy` when another
+    /// program uses the image or, as an image, the header's file; `Io`, `Memory`.
     pub fn format(path: impl AsRef<Path>, passphrase: &[u8], options: &FormatOptions) -> Result<Self> {
         let path = path.as_ref();
         let format = || -> Result<Option<Lower>> {
             let wanted = options.options()?;
-            let passphrase = Key::new(passphrase)?;
+            let passphrase = new_passphrase(passphrase)?;
             let image = Lower::open(path, true)?;
             let size = |e| Error::new(ErrorKind::Io, "cannot find the size").with_source(e);
             let data_size = ReadAt::size(&image).map_err(size)?;

@@ -11,6 +11,7 @@ use underseal_volume::reencrypt::{
 use underseal_volume::{FormatOptions, Header, VolumeKey};
 
 use super::options::{ReencryptionOptions, bad};
+use crate::header::new_passphrase;
 use crate::lower::Lower;
 use crate::open::{Secret, size_of, unlock};
 use crate::{Error, ErrorKind, Result};
@@ -160,6 +161,7 @@ fn change(
 /// Begins to encrypt plain data.
 fn encrypt(data: &Lower, passphrase: &Key, options: &ReencryptionOptions) -> Result<(Lower, VolumeKey)> {
     NewVolume::find_plain(data)?;
+    let passphrase = &new_passphrase(passphrase.as_bytes())?;
     let detached = options.header.is_some();
     if !detached && options.reduce.is_none() {
         let what = "a header in front of the data needs room: give up bytes at the end of the image, or \

@@ -55,13 +55,30 @@ def _parsed(text):
     return json.loads(text)
 
 
-def _secret(value):
-    """Bytes of a passphrase or key: text is encoded as UTF-8."""
-    if value is None or isinstance(value, bytes):
+def _bytes(value):
+    """The bytes of an object that has bytes; ``bytes(8)`` would make zeros of a number."""
+    if type(value) is bytes:
         return value
-    if isinstance(value, str):
-        return value.encode()
-    return bytes(value)
+    with memoryview(value) as view:
+        if not view.c_contiguous:
+            raise TypeError("bytes that do not lie in one piece")
+        return view.tobytes()
+
+
+def _key(value):
+    """The bytes of a volume key that may be missing."""
+    return None if value is None else _bytes(value)
+
+
+def _secret(value):
+    """The bytes of a passphrase that may be missing: text is encoded as UTF-8."""
+    return value.encode() if isinstance(value, str) else _key(value)
+
+
+def _secrets(values):
+    if isinstance(values, (str, bytes, bytearray, memoryview)):
+        raise TypeError("a list of passphrases is wanted, not one passphrase")
+    return [_secret(value) for value in values]
 
 
 def _is_path(image):
@@ -72,6 +89,11 @@ def _is_path(image):
 
 def _path(path):
     return None if path is None else os.fsdecode(path)
+
+
+def _paths(paths):
+    """One path, or several."""
+    return [os.fsdecode(path) for path in ([paths] if _is_path(paths) else paths)]
 
 
 def _pbkdf(pbkdf):
@@ -150,8 +172,8 @@ def open(
     }
     options = [(name, str(value)) for name, value in named.items() if value is not None]
     if keyfile is not None:
-        options += [("key-file", os.fsdecode(path)) for path in ([keyfile] if _is_path(keyfile) else keyfile)]
-    options += [("other-device", os.fsdecode(path)) for path in other_devices]
+        options += [("key-file", path) for path in _paths(keyfile)]
+    options += [("other-device", path) for path in _paths(other_devices)]
     if protect_hidden is not None:
         secret, number = protect_hidden if isinstance(protect_hidden, tuple) else (protect_hidden, 0)
         protect_hidden = (_secret(secret), number)
@@ -159,7 +181,7 @@ def open(
         _path(image) if _is_path(image) else None,
         None if _is_path(image) else image,
         _secret(passphrase),
-        _secret(key),
+        _key(key),
         _path(header),
         keyslot,
         (bool(writable), bool(allow_null), bool(allow_discards)),
@@ -220,7 +242,7 @@ class Volume(io.RawIOBase):
         """Writes all of ``data`` at ``offset``. Nothing is written when the range ends beyond the volume."""
         if offset < 0:
             raise ValueError("negative offset")
-        self._image.write_at(offset, bytes(data))
+        self._image.write_at(offset, _bytes(data))
 
     def discard(self, offset, length):
         """Tells the lower device that whole sectors within the range are not needed any more."""
@@ -273,8 +295,7 @@ class Volume(io.RawIOBase):
         self._check()
         if not self._image.writable:
             raise io.UnsupportedOperation("not open for writing")
-        with memoryview(data) as view:
-            data = view.tobytes()
+        data = _bytes(data)
         left = max(self.size - self._position, 0)
         if data and not left:
             raise OSError(28, "the volume ends here")
@@ -490,9 +511,8 @@ def reencrypt(
         "label": label,
     }
     is_path = _is_path(image)
-    kept = [_secret(each) for each in keep_passphrases]
     path, device = (_path(image), None) if is_path else (None, image)
-    return _underseal.reencrypt(path, device, _secret(passphrase), kept, request, progress)
+    return _underseal.reencrypt(path, device, _secret(passphrase), _secrets(keep_passphrases), request, progress)
 
 
 def format_veracrypt(
@@ -532,7 +552,7 @@ def format_veracrypt(
         "sector_size": sector_size,
         "quick": bool(quick),
         "hidden_size": hidden_size,
-        "keyfiles": [os.fsdecode(file) for file in keyfiles],
+        "keyfiles": _paths(keyfiles),
         "force": bool(force),
     }
     return _underseal.format_veracrypt(os.fsdecode(path), _secret(passphrase), request, progress)
@@ -540,7 +560,7 @@ def format_veracrypt(
 
 def restore(path, backup, *, force=False):
     """Puts a header backup back; without ``force`` over the same volume's header or zeros only."""
-    _underseal.restore(os.fsdecode(path), bytes(backup), force)
+    _underseal.restore(os.fsdecode(path), _bytes(backup), force)
 
 
 def check(path):

@@ -6,7 +6,8 @@ from typing import Any, BinaryIO, Optional, Protocol, Union
 __version__: str
 
 _Path = Union[str, bytes, os.PathLike[str], os.PathLike[bytes]]
-_Secret = Union[str, bytes, bytearray, memoryview]
+_Bytes = Union[bytes, bytearray, memoryview]
+_Secret = Union[str, _Bytes]
 _Pbkdf = Union[tuple[str, int], tuple[str, int, int, int]]
 
 class _FileObject(Protocol):
@@ -77,7 +78,7 @@ def open(
     image: Union[_Path, _FileObject, BinaryIO],
     *,
     passphrase: Optional[_Secret] = ...,
-    key: Optional[_Secret] = ...,
+    key: Optional[_Bytes] = ...,
     keyfile: Optional[Union[_Path, Sequence[_Path]]] = ...,
     header: Optional[_Path] = ...,
     keyslot: Optional[int] = ...,
@@ -97,7 +98,7 @@ def open(
     backup_header: bool = ...,
     system: bool = ...,
     protect_hidden: Optional[Union[_Secret, tuple[_Secret, int]]] = ...,
-    other_devices: Sequence[_Path] = ...,
+    other_devices: Union[_Path, Sequence[_Path]] = ...,
 ) -> Volume: ...
 def protect_process() -> None: ...
 def info(image: Union[_Path, _FileObject, BinaryIO]) -> dict[str, Any]: ...
@@ -146,9 +147,9 @@ def format_veracrypt(
     sector_size: int = ...,
     quick: bool = ...,
     hidden_size: Optional[int] = ...,
-    keyfiles: Sequence[_Path] = ...,
+    keyfiles: Union[_Path, Sequence[_Path]] = ...,
     force: bool = ...,
     progress: Optional[Callable[[int, int], Any]] = ...,
 ) -> bool: ...
-def restore(path: _Path, backup: bytes, *, force: bool = ...) -> None: ...
+def restore(path: _Path, backup: _Bytes, *, force: bool = ...) -> None: ...
 def check(path: _Path) -> dict[str, Any]: ...

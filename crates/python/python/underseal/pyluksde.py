@@ -79,7 +79,7 @@ class volume:
         self._password = password
 
     def set_key(self, key):
-        self._key = bytes(key)
+        self._key = underseal._bytes(key)
 
     def unlock(self):
         """Whether the passphrase or key opens the volume. Without one the volume stays locked."""
