@@ -19,6 +19,9 @@
  * Threads may share an unlocked handle for reading, writing, flushing and discarding. Set-up, unlocking, keyslot changes and
  * underseal_free are one thread's. Copies of passphrases are wiped; those of the caller are the caller's to wipe.
  *
+ * A child of a fork reads on, whatever threads of its parent are doing; it gets -EBUSY from changes and flushes, and for a handle
+ * that was being unlocked at the fork.
+ *
  * New volumes are not in this library: run `underseal format`.
  */
 #ifndef UNDERSEAL_H

@@ -25,11 +25,11 @@ pub(crate) unsafe fn call(handle: *const Handle, run: impl FnOnce(&Handle) -> Re
         Ok(Ok(())) => 0,
         Ok(Err(e)) => {
             let code = e.errno();
-            handle.fail(&e.text());
+            handle.error.set(&e.text());
             if code > 0 { -code } else { -EIO }
         }
         Err(_) => {
-            handle.fail("an internal error; please report it");
+            handle.error.set("an internal error; please report it");
             -EIO
         }
     }

@@ -2,17 +2,17 @@
 
 #![expect(unsafe_code, reason = "the C interface")]
 
-use std::cell::UnsafeCell;
 use std::ffi::{CString, c_char, c_int, c_uint};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::path::PathBuf;
-use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::{process, ptr};
 
 use underseal_image::{Error, ErrorKind, Image, OpenOptions, Result, TcryptOptions};
 
 use crate::callbacks::{Callbacks, Device};
 use crate::edge::{bad, call, path, slice, slice_mut, text, write};
+use crate::last_error::LastError;
 use crate::lower::LowerChoice;
 use crate::reencrypt::PreparedReencryption;
 
@@ -26,11 +26,11 @@ const ALLOW_DISCARDS: c_uint = 4;
 /// The handle, C's `struct underseal`.
 pub(crate) struct Handle {
     setup: Mutex<Setup>,
+    /// Set while `setup` is locked.
     image: OnceLock<Image>,
-    error: Mutex<CString>,
-    /// The text that `underseal_error` handed out last; it stays until the next call of that
-    /// function.
-    shown: UnsafeCell<CString>,
+    pub(crate) error: LastError,
+    /// The process with the threads that may hold the lock.
+    process: u32,
 }
 
 #[derive(Default)]
@@ -54,31 +54,43 @@ impl Setup {
 }
 
 impl Handle {
-    pub(crate) fn fail(&self, text: &str) {
-        let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
-        *self.error.lock().unwrap_or_else(PoisonError::into_inner) = text;
-    }
-
-    pub(crate) fn setup(&self) -> MutexGuard<'_, Setup> {
-        self.setup.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Waits for other threads. A child of a fork does not: a thread of its parent would never
+    /// release the lock.
+    pub(crate) fn setup(&self) -> Result<MutexGuard<'_, Setup>> {
+        if self.process == process::id() {
+            return Ok(self.setup.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+        match self.setup.try_lock() {
+            Ok(setup) => Ok(setup),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                let what = "the handle was in use before a fork; make another one in this process";
+                Err(Error::new(ErrorKind::Busy, what))
+            }
+        }
     }
 
     /// The header's file: the detached one, or the image.
     pub(crate) fn header(&self) -> Result<PathBuf> {
-        let setup = self.setup();
+        let setup = self.setup()?;
         match (&setup.header, &setup.lower) {
             (Some(header), _) => Ok(header.clone()),
             (None, LowerChoice::Path(path)) => Ok(path.clone()),
-            _ => Err(Error::new(ErrorKind::Unsupported, "keyslots are changed on an image that has a path")),
+            _ => Err(LowerChoice::without_path()),
         }
     }
 
     /// Describes the header of a volume that is not unlocked.
     fn info_json(&self) -> Result<String> {
-        if let Setup { header: None, lower: LowerChoice::Device(device), .. } = &*self.setup() {
-            return underseal_image::info_json_on(device.clone());
+        let lower = match &*self.setup()? {
+            Setup { header: None, lower, .. } => lower.again()?,
+            Setup { header: Some(header), .. } => LowerChoice::Path(header.clone()),
+        };
+        match lower {
+            LowerChoice::Device(device) => underseal_image::info_json_on(device),
+            LowerChoice::Path(path) => underseal_image::info_json(path),
+            _ => Err(LowerChoice::without_path()),
         }
-        underseal_image::info_json(self.header()?)
     }
 
     fn image(&self) -> Result<&Image> {
@@ -92,7 +104,7 @@ impl Handle {
 
     fn unlock(&self, secret: impl FnOnce(OpenOptions) -> Result<OpenOptions>) -> Result<()> {
         self.refuse_unlocked()?;
-        let setup = self.setup();
+        let setup = self.setup()?;
         setup.reencryption.refuse_running()?;
         let mut options = OpenOptions::new();
         if let Some(protected) = &setup.protected {
@@ -125,12 +137,8 @@ impl Handle {
 /// Makes a handle. Null when there is no memory.
 #[unsafe(no_mangle)]
 extern "C" fn underseal_new() -> *mut Handle {
-    let handle = Handle {
-        setup: Mutex::default(),
-        image: OnceLock::new(),
-        error: Mutex::default(),
-        shown: UnsafeCell::default(),
-    };
+    let (image, error) = (OnceLock::new(), LastError::default());
+    let handle = Handle { setup: Mutex::default(), image, error, process: process::id() };
     Box::into_raw(Box::new(handle))
 }
 
@@ -155,14 +163,8 @@ unsafe extern "C" fn underseal_free(handle: *mut Handle) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn underseal_error(handle: *const Handle) -> *const c_char {
     // SAFETY: the caller's promise.
-    let Some(handle) = (unsafe { handle.as_ref() }) else { return c"no handle".as_ptr() };
-    let text = handle.error.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    // SAFETY: one thread at a time is here, and earlier pointers into the text are invalid by
-    // contract.
-    unsafe {
-        *handle.shown.get() = text;
-        (*handle.shown.get()).as_ptr()
-    }
+    let handle = unsafe { handle.as_ref() };
+    handle.map_or(c"no handle".as_ptr(), |handle| handle.error.show())
 }
 
 /// Takes the image at a path, or at an `nbd:` or `rbd:` address.
@@ -174,7 +176,7 @@ unsafe extern "C" fn underseal_set_path(handle: *mut Handle, image: *const c_cha
     // SAFETY: the caller's promises.
     unsafe {
         call(handle, |handle| {
-            handle.setup().lower = LowerChoice::Path(path(image)?.to_owned());
+            handle.setup()?.lower = LowerChoice::Path(path(image)?.to_owned());
             Ok(())
         })
     }
@@ -197,7 +199,7 @@ unsafe extern "C" fn underseal_set_fd(handle: *mut Handle, fd: RawFd) -> c_int {
             let owned = borrowed.try_clone_to_owned();
             let owned = owned
                 .map_err(|e| Error::new(ErrorKind::Io, "cannot duplicate the descriptor").with_source(e))?;
-            handle.setup().lower = LowerChoice::File(owned.into());
+            handle.setup()?.lower = LowerChoice::File(owned.into());
             Ok(())
         })
     }
@@ -214,7 +216,7 @@ unsafe extern "C" fn underseal_set_callbacks(handle: *mut Handle, callbacks: *co
     unsafe {
         call(handle, |handle| {
             let callbacks = callbacks.as_ref().ok_or_else(|| bad("a null pointer instead of callbacks"))?;
-            handle.setup().lower = LowerChoice::Device(Arc::new(Device::new(callbacks)?));
+            handle.setup()?.lower = LowerChoice::Device(Arc::new(Device::new(callbacks)?));
             Ok(())
         })
     }
@@ -229,7 +231,7 @@ unsafe extern "C" fn underseal_set_header(handle: *mut Handle, header: *const c_
     // SAFETY: the caller's promises.
     unsafe {
         call(handle, |handle| {
-            handle.setup().header = Some(path(header)?.to_owned());
+            handle.setup()?.header = Some(path(header)?.to_owned());
             Ok(())
         })
     }
@@ -247,7 +249,7 @@ unsafe extern "C" fn underseal_set_flags(handle: *mut Handle, flags: c_uint) -> 
             if flags & !(WRITABLE | ALLOW_NULL | ALLOW_DISCARDS) != 0 {
                 return Err(bad("an unknown flag"));
             }
-            handle.setup().flags = flags;
+            handle.setup()?.flags = flags;
             Ok(())
         })
     }
@@ -262,7 +264,7 @@ unsafe extern "C" fn underseal_set_keyslot(handle: *mut Handle, keyslot: c_int) 
     // SAFETY: the caller's promises.
     unsafe {
         call(handle, |handle| {
-            handle.setup().keyslot = u32::try_from(keyslot).ok();
+            handle.setup()?.keyslot = u32::try_from(keyslot).ok();
             Ok(())
         })
     }
@@ -284,7 +286,7 @@ unsafe extern "C" fn underseal_set_option(
         call(handle, |handle| {
             let (name, value) = (text(name)?, text(value)?);
             OpenOptions::new().set(name, value)?;
-            handle.setup().named.push((name.to_owned(), value.to_owned()));
+            handle.setup()?.named.push((name.to_owned(), value.to_owned()));
             Ok(())
         })
     }
@@ -305,7 +307,7 @@ unsafe extern "C" fn underseal_protect_hidden(
     unsafe {
         call(handle, |handle| {
             let protected = TcryptOptions::new().protect_hidden(slice(passphrase, len)?, pim, [])?;
-            handle.setup().protected = Some(protected);
+            handle.setup()?.protected = Some(protected);
             Ok(())
         })
     }

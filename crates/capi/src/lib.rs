@@ -9,6 +9,7 @@
 //!   underseal.h  --  handle.rs (options, image, last error)     edge.rs (pointers, panics, -errno)
 //!                    callbacks.rs (a C program's lower device)  header.rs (keyslots)
 //!                    lower.rs (path, file or callbacks)         reencrypt.rs (closed volumes)
+//!                    last_error.rs (text of the last failure)
 //! ```
 //!
 //! No panic leaves the library: a panic is -EIO with its text. Threads may share an unlocked handle
@@ -20,5 +21,6 @@ mod callbacks;
 mod edge;
 mod handle;
 mod header;
+mod last_error;
 mod lower;
 mod reencrypt;

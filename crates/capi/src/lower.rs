@@ -33,6 +33,11 @@ impl LowerChoice {
         })
     }
 
+    /// The error of a descriptor or callbacks where a path is needed.
+    pub(crate) fn without_path() -> Error {
+        Error::new(ErrorKind::Unsupported, "keyslots are changed on an image that has a path")
+    }
+
     /// The error of a handle without an image.
     pub(crate) fn missing() -> Error {
         bad("neither a path, a descriptor nor callbacks were set")

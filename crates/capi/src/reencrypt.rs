@@ -50,7 +50,9 @@ struct Running<'h> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         let options = std::mem::take(&mut self.options);
-        self.handle.setup().reencryption = PreparedReencryption { options, runs: false };
+        if let Ok(mut setup) = self.handle.setup() {
+            setup.reencryption = PreparedReencryption { options, runs: false };
+        }
     }
 }
 
@@ -60,7 +62,7 @@ fn reencrypt(
     passphrase: &[u8],
     mut progress: impl FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<bool> {
-    let mut setup = handle.setup();
+    let mut setup = handle.setup()?;
     setup.reencryption.refuse_running()?;
     handle.refuse_unlocked()?;
     if setup.has_options_to_unlock() {
@@ -100,7 +102,7 @@ unsafe extern "C" fn underseal_set_reencryption(
         call(handle, |handle| {
             let (name, value) = (text(name)?, text(value)?);
             ReencryptionOptions::new().set(name, value)?;
-            handle.setup().reencryption.change(|options| options.set(name, value))
+            handle.setup()?.reencryption.change(|options| options.set(name, value))
         })
     }
 }
@@ -120,7 +122,7 @@ unsafe extern "C" fn underseal_keep_passphrase(
         call(handle, |handle| {
             let passphrase = slice(passphrase, len)?;
             ReencryptionOptions::new().keep_passphrase(passphrase)?;
-            handle.setup().reencryption.change(|options| options.keep_passphrase(passphrase))
+            handle.setup()?.reencryption.change(|options| options.keep_passphrase(passphrase))
         })
     }
 }

@@ -47,6 +47,8 @@ pub(crate) fn start(py: Python<'_>) -> PyResult<()> {
         Err(_) => true,
     };
     HAS_LOCK.store(has_lock, Ordering::Relaxed);
+    // A child of a fork would wait for the thread that makes it.
+    LazyLock::force(&START);
     Ok(())
 }
 

@@ -30,12 +30,13 @@ struct Turn {
 }
 
 impl Turn {
-    /// Returns the turn of an object, by its address: it lives as long as a device on it does.
+    /// Returns the turn of an object, by its address: it lives as long as a device on it does. A
+    /// child of a fork has turns of its own: a thread of its parent's would never end one.
     fn of(object: &Bound<'_, PyAny>) -> Arc<Self> {
-        static TURNS: Mutex<BTreeMap<usize, Weak<Turn>>> = Mutex::new(BTreeMap::new());
+        static TURNS: Mutex<BTreeMap<(u32, usize), Weak<Turn>>> = Mutex::new(BTreeMap::new());
         let mut turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
         turns.retain(|_, turn| turn.strong_count() > 0);
-        let turn = turns.entry(object.as_ptr().addr()).or_default();
+        let turn = turns.entry((process::id(), object.as_ptr().addr())).or_default();
         turn.upgrade().unwrap_or_else(|| {
             let new = Arc::new(Self::default());
             *turn = Arc::downgrade(&new);

@@ -129,6 +129,30 @@ class Forks(Case):
                     time.sleep(0.01)
                     self.assertEqual(refusals(lambda: volume.read_at(0, 512), volume.flush), 2)
 
+    def test_a_child_opens_an_object_anew_that_a_thread_of_its_parent_uses(self):
+        class Slow(io.BytesIO):
+            pause = 0
+
+            def read(self, size=-1):
+                time.sleep(self.pause)
+                return super().read(size)
+
+        with open(self.image(), "rb") as file:
+            lower = Slow(file.read())
+        with underseal.open(lower, passphrase="secret") as volume:
+            lower.pause = 0.02
+            with self.thread(lambda: volume.read_at(0, 512)):
+                time.sleep(0.05)
+                child = os.fork()
+                if child == 0:
+                    try:
+                        signal.alarm(30)
+                        lower.pause = 0
+                        underseal.open(lower, passphrase="secret").close()
+                    finally:
+                        os._exit(0)
+                self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+
     def test_a_child_waits_for_no_thread_that_uses_a_header(self):
         header = underseal.Header(self.image(), writable=True)
         key = header.unlock("secret")
