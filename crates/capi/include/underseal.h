@@ -44,7 +44,7 @@ struct underseal;
 #define UNDERSEAL_ALLOW_DISCARDS 4u
 
 /* A program's own lower device. Functions return 0 or -errno and may be called from any thread that
- * uses the handle. A function that uses the same handle gets -EDEADLK from it. */
+ * uses the handle. A function that uses the same handle gets -EDEADLK from it, except for underseal_error. */
 struct underseal_callbacks {
         void *argument;                                                          /* given to each function */
         uint64_t size;                                                           /* in bytes */

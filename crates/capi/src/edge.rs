@@ -10,6 +10,7 @@ use std::path::Path;
 use underseal_image::{Error, ErrorKind, Result};
 
 use crate::handle::Handle;
+use crate::inside::CallMark;
 
 pub(crate) const EINVAL: c_int = 22;
 const EIO: c_int = 5;
@@ -21,7 +22,8 @@ const EIO: c_int = 5;
 pub(crate) unsafe fn call(handle: *const Handle, run: impl FnOnce(&Handle) -> Result<()>) -> c_int {
     // SAFETY: the caller's promise.
     let Some(handle) = (unsafe { handle.as_ref() }) else { return -EINVAL };
-    match catch_unwind(AssertUnwindSafe(|| run(handle))) {
+    let run = || CallMark::enter(handle).and_then(|_inside| run(handle));
+    match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(())) => 0,
         Ok(Err(e)) => {
             let code = e.errno();

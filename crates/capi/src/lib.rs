@@ -9,7 +9,7 @@
 //!   underseal.h  --  handle.rs (options, image, last error)     edge.rs (pointers, panics, -errno)
 //!                    callbacks.rs (a C program's lower device)  header.rs (keyslots)
 //!                    lower.rs (path, file or callbacks)         reencrypt.rs (closed volumes)
-//!                    last_error.rs (text of the last failure)
+//!                    inside.rs (callbacks that use their handle)  last_error.rs (its text)
 //! ```
 //!
 //! No panic leaves the library: a panic is -EIO with its text. Threads may share an unlocked handle
@@ -21,6 +21,7 @@ mod callbacks;
 mod edge;
 mod handle;
 mod header;
+mod inside;
 mod last_error;
 mod lower;
 mod reencrypt;

@@ -9,6 +9,7 @@ use underseal_image::{Error, ErrorKind, Header, ReencryptionEnd, ReencryptionOpt
 
 use crate::edge::{bad, call, slice, text, write};
 use crate::handle::Handle;
+use crate::inside::outside;
 use crate::lower::LowerChoice;
 
 /// The program's function that watches a reencryption; it returns 0 to continue.
@@ -145,7 +146,8 @@ unsafe extern "C" fn underseal_reencrypt(
     // SAFETY: the caller's promises.
     unsafe {
         call(handle, |handle| {
-            let tell = |done, all| match progress.map_or(0, |progress| progress(argument, done, all)) {
+            let ask = |done, all| progress.map_or(0, |progress| progress(argument, done, all));
+            let tell = |done, all| match outside(handle, || ask(done, all)) {
                 0 => ControlFlow::Continue(()),
                 _ => ControlFlow::Break(()),
             };

@@ -61,6 +61,24 @@ static void *reader(void *disk)
         return NULL;
 }
 
+/* A destructor of the thread's own data, which runs when those of the library are gone. */
+static void at_thread_end(void *disk)
+{
+        uint8_t byte;
+        size_t done;
+        OK(disk, underseal_pread(disk, &byte, 1, 0, &done));
+        OK(disk, underseal_pwrite(disk, &byte, 1, 0));
+        OK(disk, underseal_flush(disk));
+}
+
+static void *last_words(void *disk)
+{
+        static pthread_key_t key;
+        assert(!pthread_key_create(&key, at_thread_end));
+        assert(!pthread_setspecific(key, disk));
+        return reader(disk);
+}
+
 static struct underseal *foreign(const char *folder, const char *name)
 {
         char path[4096];
@@ -181,7 +199,7 @@ int main(int count, char **arguments)
         FAILS(EOPNOTSUPP, underseal_discard(disk, 0, 4096));
         pthread_t threads[3];
         for (int i = 0; i < 3; i++)
-                assert(!pthread_create(&threads[i], NULL, reader, disk));
+                assert(!pthread_create(&threads[i], NULL, i ? reader : last_words, disk));
         for (int i = 0; i < 3; i++)
                 pthread_join(threads[i], NULL);
         struct underseal *second = underseal_new();

@@ -81,6 +81,14 @@ fn a_c_program_reads_writes_and_is_refused_as_the_header_says() {
 }
 
 #[test]
+fn a_callback_that_uses_its_handle_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    luks2(&image);
+    assert_eq!(ran(compiled("callbacks.c", folder.path()).arg(&image)), "ok\n");
+}
+
+#[test]
 fn a_child_of_a_fork_waits_for_no_thread_of_its_parent() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");

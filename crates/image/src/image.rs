@@ -163,7 +163,7 @@ impl Image {
         }
         // The kernel reports a write-back error to one of the processes that share an open file:
         // the child would get the parent's.
-        self.turn.refuse_child()?;
+        let _turn = self.turn.to_flush()?;
         self.sectors.sync()
     }
 

@@ -58,22 +58,32 @@ impl ImageLock {
         Ok(RunningCall { _guard, _inside, _traces: RequestTraces })
     }
 
+    /// Waits for no other request. Refuses a child of a fork.
+    pub(crate) fn to_flush(&self) -> Result<impl Sized> {
+        self.refuse_child()?;
+        self.enter()
+    }
+
     /// Fails in another process than the one that opened the image.
-    pub(crate) fn refuse_child(&self) -> Result<()> {
+    fn refuse_child(&self) -> Result<()> {
         refuse_child(self.process).map_err(forked)
     }
 
     fn enter(&self) -> Result<Inside> {
         let lock = std::ptr::from_ref(self).addr();
-        INSIDE.with_borrow_mut(|inside| {
-            if inside.contains(&lock) {
-                let what = "the lower device uses the volume that lies on it";
-                let cause = io::Error::from_raw_os_error(EDEADLK);
-                return Err(Error::new(ErrorKind::Io, what).with_source(cause));
+        let begin = |inside: &mut Vec<usize>| {
+            let is_inside = inside.contains(&lock);
+            if !is_inside {
+                inside.push(lock);
             }
-            inside.push(lock);
-            Ok(Inside { lock, _of_this_thread: PhantomData })
-        })
+            is_inside
+        };
+        if changed(begin) == Some(true) {
+            let what = "the lower device uses the volume that lies on it";
+            let cause = io::Error::from_raw_os_error(EDEADLK);
+            return Err(Error::new(ErrorKind::Io, what).with_source(cause));
+        }
+        Ok(Inside { lock, _of_this_thread: PhantomData })
     }
 }
 
@@ -85,10 +95,16 @@ struct Inside {
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        INSIDE.with_borrow_mut(|inside| {
+        changed(|inside| {
             if let Some(at) = inside.iter().rposition(|lock| *lock == self.lock) {
                 inside.swap_remove(at);
             }
         });
     }
+}
+
+/// Changes the marks of this thread. `None` in a thread that ends, which may use an image while its
+/// own data are cleared.
+fn changed<T>(change: impl FnOnce(&mut Vec<usize>) -> T) -> Option<T> {
+    INSIDE.try_with(|inside| change(&mut inside.borrow_mut())).ok()
 }

@@ -349,6 +349,14 @@ impl LowerDevice for Recursive {
         let Some(image) = self.image.lock().unwrap().clone() else { return Ok(()) };
         image.read_at(0, &mut [0; 16]).map(drop).map_err(io::Error::from)
     }
+
+    fn sync(&self) -> io::Result<()> {
+        let image = self.image.lock().unwrap().clone();
+        if let Some(image) = image {
+            assert_eq!(image.flush().unwrap_err().errno(), 35);
+        }
+        Ok(())
+    }
 }
 
 #[test]
@@ -370,6 +378,7 @@ fn a_device_that_uses_its_own_image_fails_instead_of_waiting_for_itself() {
     let text = ends.recv_timeout(std::time::Duration::from_secs(30)).expect("the write waits for itself");
     assert!(text.contains("uses the volume that lies on it"), "{text}");
     assert_eq!(image.read_at(0, &mut [0; 16]).unwrap(), 16, "later requests are served");
+    image.flush().unwrap();
     device.image.lock().unwrap().take();
 }
 

@@ -10,7 +10,9 @@ use std::thread::{self, ThreadId};
 use pyo3::exceptions::{PyAttributeError, PyException};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use underseal_image::LowerDevice;
+use underseal_image::{Error, ErrorKind, LowerDevice};
+
+use crate::error::exception;
 
 /// A file object. Its position is shared, so one thread uses it at a time, and a child of a fork
 /// does not: it would move the position of its parent's, and wait for its parent's threads.
@@ -45,6 +47,16 @@ impl Turn {
     }
 }
 
+/// The error of an object that uses what lies on it.
+fn deadlock() -> io::Error {
+    let cause = io::Error::from_raw_os_error(EDEADLK);
+    let what = "the file object reads from the volume that lies on it";
+    io::Error::new(io::ErrorKind::Deadlock, Error::new(ErrorKind::Io, what).with_source(cause))
+}
+
+/// The errno of a call that would wait for itself.
+const EDEADLK: i32 = 35;
+
 impl FileObject {
     /// Asks the object for its size by seeking to its end.
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
@@ -55,7 +67,9 @@ impl FileObject {
             object.call_method1("seek", (0, 2))?;
             object.call_method0("tell")?.extract()
         };
-        this.size = object.py().detach(|| this.alone(|object| Ok(size(object))))??;
+        let asked = object.py().detach(|| this.alone(|object| Ok(size(object))));
+        let failed = |e| Error::new(ErrorKind::Io, "cannot find the file object's size").with_source(e);
+        this.size = asked.map_err(|e| exception(&failed(e)))??;
         Ok(this)
     }
 
@@ -70,8 +84,7 @@ impl FileObject {
         let mut user = turn.user.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(other) = *user {
             if other == me {
-                let what = "the file object reads from the volume that lies on it";
-                return Err(io::Error::new(io::ErrorKind::Deadlock, what));
+                return Err(deadlock());
             }
             user = turn.free.wait(user).unwrap_or_else(PoisonError::into_inner);
         }

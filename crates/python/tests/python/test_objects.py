@@ -173,6 +173,46 @@ class FileObjects(Case):
             lower.volume = None
             volume.write_at(0, b"x" * 4096)
 
+    def test_an_object_that_flushes_its_own_volume_fails_and_the_volume_stays_sound(self):
+        class Recursive(io.BytesIO):
+            uses = None
+            flushes = 0
+
+            def flush(self):
+                if self.uses is not None:
+                    self.uses()
+                self.flushes += 1
+
+        lower = Recursive(self.bytes)
+        errors = []
+
+        def catching(call):
+            def caught():
+                with self.assertRaises(OSError) as raised:
+                    call()
+                errors.append(raised.exception.errno)
+
+            return caught
+
+        with underseal.open(lower, passphrase="secret", writable=True) as volume:
+            volume.write_at(0, b"x" * 4096)
+            calls = (volume.flush, lambda: volume.read_at(0, 1), lambda: underseal.info(lower))
+            for call in calls:
+                lower.uses = catching(call)
+                volume.flush()
+            self.assertEqual(errors, [errno.EDEADLK] * 3)
+            flushes, lower.uses = lower.flushes, None
+            volume.flush()
+            self.assertEqual(lower.flushes, flushes + 1)
+            lower.uses = volume.flush
+            with self.assertRaises(OSError) as raised:
+                volume.flush()
+            self.assertEqual(raised.exception.errno, errno.EDEADLK)
+            # That flush of the object has failed: what it was to keep may be lost.
+            lower.uses = None
+            self.assertRaises(OSError, volume.flush)
+            volume.flush = lambda: None
+
     def test_an_object_that_uses_its_own_header_fails_instead_of_waiting(self):
         class Recursive(io.BytesIO):
             header = None
