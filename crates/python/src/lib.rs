@@ -6,6 +6,7 @@
 //!   _underseal (this crate)        image.rs: Image   header.rs: Header, VolumeKey
 //!        |                         object.rs: a file object as device
 //!        |                         error.rs: error kinds as Python exceptions
+//!        |                         exit.rs: callbacks while the interpreter ends
 //!        |                         lock.rs: calls without Python's global lock
 //!        |                         whole.rs: reencrypt, format_veracrypt
 //!   underseal_image
@@ -16,6 +17,7 @@
 //! rings, so a process may fork: those of a reencryption end with the call.
 
 mod error;
+mod exit;
 mod file;
 mod header;
 mod image;
@@ -30,6 +32,7 @@ fn _underseal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     error::register(module)?;
     lock::start(module.py())?;
+    exit::register(module)?;
     module.add_class::<image::Image>()?;
     module.add_class::<header::Header>()?;
     module.add_class::<header::VolumeKey>()?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::RawFd;
 use std::process;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, ThreadId};
 
 use pyo3::exceptions::{PyAttributeError, PyException};
@@ -13,6 +13,7 @@ use pyo3::types::PyBytes;
 use underseal_image::{Error, ErrorKind, LowerDevice};
 
 use crate::error::exception;
+use crate::exit::{self, Callback};
 
 /// A file object. Its position is shared, so one thread uses it at a time, and a child of a fork
 /// does not: it would move the position of its parent's, and wait for its parent's threads.
@@ -45,7 +46,22 @@ impl Turn {
             new
         })
     }
+
+    /// Waits for the user before this one. While Python ends, that may be a thread of which nothing
+    /// comes any more.
+    fn wait<'u>(&'u self, user: User<'u>) -> io::Result<User<'u>> {
+        if !exit::is_ending() {
+            return Ok(self.free.wait(user).unwrap_or_else(PoisonError::into_inner));
+        }
+        let waited = self.free.wait_timeout(user, exit::PATIENCE);
+        match waited.unwrap_or_else(PoisonError::into_inner) {
+            (_, ended) if ended.timed_out() => Err(io::ErrorKind::ResourceBusy.into()),
+            (user, _) => Ok(user),
+        }
+    }
 }
+
+type User<'u> = MutexGuard<'u, Option<ThreadId>>;
 
 /// The error of an object that uses what lies on it.
 fn deadlock() -> io::Error {
@@ -76,21 +92,31 @@ impl FileObject {
     /// Runs a call on the object alone. The caller does not hold Python's lock, which the user
     /// before this one may need.
     fn alone<T>(&self, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> io::Result<T> {
+        self.alone_in(exit::enter(), call)
+    }
+
+    fn alone_in<T>(
+        &self,
+        callback: io::Result<Callback>,
+        call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>,
+    ) -> io::Result<T> {
         if self.process != process::id() {
             let what = "another process has opened the file object before a fork; open it again in this one";
             return Err(io::Error::other(what));
         }
+        let _callback = callback?;
         let (me, turn) = (thread::current().id(), &*self.turn);
         let mut user = turn.user.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(other) = *user {
             if other == me {
                 return Err(deadlock());
             }
-            user = turn.free.wait(user).unwrap_or_else(PoisonError::into_inner);
+            user = turn.wait(user)?;
         }
         *user = Some(me);
         drop(user);
-        let result = Python::attach(|py| call(self.object.bind(py)).map_err(|e| cause(py, &e)));
+        let result =
+            Python::attach(|py| exit::calling(|| call(self.object.bind(py)).map_err(|e| cause(py, &e))));
         *turn.user.lock().unwrap_or_else(PoisonError::into_inner) = None;
         turn.free.notify_one();
         result
@@ -173,7 +199,8 @@ impl LowerDevice for FileObject {
     /// The object's buffer goes to its file, and the file to the disk. An object without a file is
     /// as durable as its `flush`.
     fn sync(&self) -> io::Result<()> {
-        self.alone(|object| {
+        let callback = exit::enter().inspect_err(|_| thread::sleep(exit::REFUSED_FLUSH));
+        self.alone_in(callback, |object| {
             object.call_method0("flush")?;
             match fileno(object)? {
                 Some(number) => object.py().import("os")?.call_method1("fsync", (number,)).map(drop),

@@ -10,6 +10,7 @@ use underseal_image::{Formatted, Header, ReencryptionEnd, ReencryptionOptions, R
 use zeroize::Zeroizing;
 
 use crate::error::exception;
+use crate::exit;
 use crate::file::PythonDevice;
 use crate::header::KeyslotCost;
 
@@ -26,12 +27,14 @@ impl PythonProgress {
     }
 
     fn tell(&mut self, done: u64, all: u64) -> ControlFlow<()> {
-        let stops = Python::attach(|py| {
+        let Ok(_callback) = exit::enter() else { return ControlFlow::Break(()) };
+        let ask = |py: Python<'_>| -> PyResult<bool> {
             py.check_signals()?;
             let Some(callable) = &self.callable else { return Ok(false) };
             let answer = callable.bind(py).call1((done, all))?;
             Ok(answer.is_instance_of::<PyBool>() && !answer.is_truthy()?)
-        });
+        };
+        let stops = Python::attach(|py| exit::calling(|| ask(py)));
         match stops {
             Ok(false) => ControlFlow::Continue(()),
             Ok(true) => ControlFlow::Break(()),
