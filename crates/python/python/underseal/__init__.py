@@ -202,7 +202,7 @@ class Segment(tuple):
 
 
 class Volume(io.RawIOBase):
-    """The plaintext of an open image, as an unbuffered binary file."""
+    """The plaintext of an open image, as an unbuffered binary file. It is not copied; :meth:`view` is another file over it."""
 
     def __init__(self, image):
         self._image = image
@@ -326,6 +326,10 @@ class Volume(io.RawIOBase):
 
     def _close_image(self):
         self._image.close()
+
+    def __reduce_ex__(self, protocol):
+        # A copy would close the image of the original.
+        raise TypeError(f"cannot copy or pickle {type(self).__name__!r} object")
 
     def _check(self):
         if self.closed:

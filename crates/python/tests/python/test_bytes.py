@@ -1,6 +1,9 @@
 """What is taken for bytes: passphrases, keys, data."""
 
 import array
+import copy
+import gc
+import pickle
 import unittest
 
 import underseal
@@ -121,6 +124,18 @@ class Bytes(Case):
             self.assertEqual(file.read(4096), bytes(4096))
         self.assertTrue(self.opens("secret"))
         self.assertFalse(self.opens(""))
+
+
+class Copies(Case):
+    def test_a_volume_is_not_copied(self):
+        with underseal.open(self.image(), passphrase="secret", writable=True) as volume:
+            with volume.view() as view:
+                for each in (volume, view):
+                    for call in (copy.copy, copy.deepcopy, pickle.dumps):
+                        with self.subTest(call=call), self.assertRaises(TypeError):
+                            call(each)
+            gc.collect()
+            volume.write_at(0, b"x")
 
 
 if __name__ == "__main__":
