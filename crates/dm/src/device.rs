@@ -22,6 +22,8 @@ pub(crate) struct Device {
     /// Held while the device is renamed, and while it is removed under its name. Taken before
     /// `turn`.
     naming: Mutex<()>,
+    /// Held while a deferred removal is requested or cancelled. Taken before `state`.
+    deferral: Mutex<()>,
     /// Held for short times only.
     state: Mutex<State>,
     changed: Condvar,
@@ -33,6 +35,10 @@ struct State {
     inactive: Option<Arc<Loaded>>,
     suspended: bool,
     deferred: bool,
+    /// A thread waits for the device's last user.
+    waited_for: bool,
+    /// A removal has begun: the removal can no longer be cancelled.
+    ending: bool,
     removed: bool,
     event: u32,
 }
@@ -75,6 +81,7 @@ impl Device {
             node,
             turn: Mutex::default(),
             naming: Mutex::default(),
+            deferral: Mutex::default(),
             state: Mutex::default(),
             changed: Condvar::new(),
         }
@@ -247,10 +254,27 @@ impl Device {
         failed.map_or(Ok(text), Err)
     }
 
-    /// Removes a device that is not open. Both tables end.
-    pub(crate) fn remove(&self, names: Names<'_>) -> Result<()> {
-        let name = names.name;
+    /// Removes a device that is not open. Both tables end. With `only_deferred`, the removal fails
+    /// with `EBUSY` after it was cancelled.
+    pub(crate) fn remove(&self, names: Names<'_>, only_deferred: bool) -> Result<()> {
         let _turn = self.turn()?;
+        {
+            let mut state = self.state();
+            if only_deferred && !state.deferred {
+                let why = format!("{}: the removal was cancelled", names.name);
+                return Err(Error::new(Errno::BUSY, why));
+            }
+            state.ending = true;
+        }
+        let removed = self.end(names);
+        if removed.is_err() {
+            self.state().ending = false;
+        }
+        removed
+    }
+
+    fn end(&self, names: Names<'_>) -> Result<()> {
+        let name = names.name;
         let live = self.state().live.clone();
         if let Some(live) = &live {
             if self.state().suspended {
@@ -270,6 +294,10 @@ impl Device {
         let (live, inactive) = {
             let mut state = self.state();
             state.removed = true;
+            if state.live.is_some() {
+                // As in the kernel, the removal of a live table is its last event.
+                state.event = state.event.wrapping_add(1);
+            }
             (state.live.take(), state.inactive.take())
         };
         self.changed.notify_all();
@@ -281,11 +309,52 @@ impl Device {
         Ok(())
     }
 
-    /// Sets whether it is removed when its last user closes it, also by a later server.
-    pub(crate) fn defer(&self, deferred: bool) -> Result<()> {
-        self.node.keep_deferred(deferred)?;
-        self.state().deferred = deferred;
-        Ok(())
+    /// Requests the removal after the last close, also by a later server. Returns true when no
+    /// thread waits for the last user yet: the caller starts one.
+    pub(crate) fn defer(&self) -> Result<bool> {
+        let _deferral = self.deferral();
+        self.node.keep_deferred(true)?;
+        let mut state = self.state();
+        state.deferred = true;
+        Ok(!std::mem::replace(&mut state.waited_for, true))
+    }
+
+    /// Cancels a removal after the last close. Fails with `EBUSY` while the device is removed.
+    pub(crate) fn cancel_deferred(&self) -> Result<()> {
+        let _deferral = self.deferral();
+        // The state is changed last: until then the device is removed at any time.
+        self.node.keep_deferred(false)?;
+        let was_deferred = {
+            let mut state = self.state();
+            if !state.ending {
+                state.deferred = false;
+                return Ok(());
+            }
+            state.deferred
+        };
+        if was_deferred && let Err(e) = self.node.keep_deferred(true) {
+            log::debug!("{}: {e}", self.number());
+        }
+        Err(Error::new(Errno::BUSY, "the device is being removed"))
+    }
+
+    /// Returns true while the removal is deferred. After `false`, no thread waits for the last
+    /// user.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        let mut state = self.state();
+        state.waited_for = state.deferred && !state.removed;
+        state.waited_for
+    }
+
+    /// Forgets a deferred removal that no thread can wait for.
+    pub(crate) fn drop_deferred(&self) {
+        let _deferral = self.deferral();
+        let mut state = self.state();
+        (state.deferred, state.waited_for) = (false, false);
+        drop(state);
+        if let Err(e) = self.node.keep_deferred(false) {
+            log::warn!("{}: {e}", self.number());
+        }
     }
 
     /// Counts an event, and wakes the callers that wait for it.
@@ -308,7 +377,12 @@ impl Device {
             let waited = self.changed.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        if state.removed { Err(gone()) } else { Ok(true) }
+        // The kernel answers a caller whose event was the removal.
+        if state.event == known { Err(gone()) } else { Ok(true) }
+    }
+
+    fn deferral(&self) -> MutexGuard<'_, ()> {
+        self.deferral.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn turn(&self) -> Result<MutexGuard<'_, ()>> {

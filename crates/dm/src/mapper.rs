@@ -220,10 +220,11 @@ impl Mapper {
 
     /// Removes a device without openers, under its present name.
     fn take_away(&self, entry: &Entry) -> Result<()> {
-        self.take_away_named(entry, entry.device.naming())
+        self.take_away_named(entry, entry.device.naming(), false)
     }
 
-    fn take_away_named(&self, entry: &Entry, _naming: MutexGuard<'_, ()>) -> Result<()> {
+    /// With `only_deferred`, removes the device unless that was cancelled.
+    fn take_away_named(&self, entry: &Entry, _naming: MutexGuard<'_, ()>, only_deferred: bool) -> Result<()> {
         let by_number = Called { name: "", uuid: "", dev: Some(entry.device.number()) };
         let found = self.0.registry.find(by_number).ok();
         let entry = &found.filter(|found| Arc::ptr_eq(&found.device, &entry.device)).ok_or_else(|| {
@@ -232,7 +233,7 @@ impl Mapper {
         if self.opens(entry) > 0 {
             return Err(Error::new(Errno::BUSY, format!("{}: the device is in use", entry.name)));
         }
-        entry.device.remove(entry.names())?;
+        entry.device.remove(entry.names(), only_deferred)?;
         self.0.registry.remove(entry.device.number());
         entry.device.node().give_back();
         self.show_holders(entry);
@@ -350,7 +351,7 @@ impl Mapper {
         let answer = match first {
             None => return Err(Error::new(Errno::INVAL, "Empty message received.")),
             Some("@cancel_deferred_remove") => {
-                entry.device.defer(false)?;
+                entry.device.cancel_deferred()?;
                 None
             }
             Some(other) if other.starts_with('@') => {
@@ -377,7 +378,8 @@ impl Mapper {
                 return Err(Error::new(Errno::INTR, "the waiting caller is gone"));
             }
         }
-        self.table_status(message)
+        // The event may be that the device has another name now, or that it is gone.
+        self.told_status(message, &entry)
     }
 
     fn geometry(&self, message: &mut Message) -> Result<()> {

@@ -34,6 +34,10 @@ pub struct Machine {
     pub log: Log,
     /// The number of programs that have each device open.
     pub opens: Arc<AtomicU32>,
+    /// How many of the next unbindings of devices time out.
+    pub detach_timeouts: Arc<AtomicU32>,
+    /// Held, it keeps devices from being unbound.
+    pub detach_gate: Arc<Mutex<()>>,
     next: Arc<AtomicU32>,
 }
 
@@ -139,15 +143,14 @@ impl Nodes for Machine {
     fn create(&self, minor: Option<u32>) -> Result<Box<dyn Node>> {
         let minor = minor.unwrap_or_else(|| self.next.fetch_add(1, Ordering::Relaxed) & 0xf_ffff);
         let number = DeviceNumber::new(253, minor);
-        Ok(Box::new(NoNode { number, log: self.log.clone(), opens: self.opens.clone() }))
+        Ok(Box::new(NoNode { number, machine: self.clone() }))
     }
 }
 
 /// A node.
 struct NoNode {
     number: DeviceNumber,
-    log: Log,
-    opens: Arc<AtomicU32>,
+    machine: Machine,
 }
 
 impl Node for NoNode {
@@ -160,40 +163,45 @@ impl Node for NoNode {
     }
 
     fn attach(&self, room: Room, _read_only: bool) -> Result<()> {
-        self.log.add(format!("attach {}", room.sectors));
+        self.machine.log.add(format!("attach {}", room.sectors));
         Ok(())
     }
 
     fn follow(&self, room: Room) -> Result<()> {
-        self.log.add(format!("follow {}", room.sectors));
+        self.machine.log.add(format!("follow {}", room.sectors));
         Ok(())
     }
 
     fn detach(&self) -> Result<()> {
-        self.log.add("detach");
-        Ok(())
+        self.machine.log.add("detach");
+        drop(self.machine.detach_gate.lock().unwrap_or_else(PoisonError::into_inner));
+        let timeouts = &self.machine.detach_timeouts;
+        match timeouts.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)) {
+            Ok(_) => Err(Error::new(Errno::TIMEDOUT, "detach hangs")),
+            Err(_) => Ok(()),
+        }
     }
 
     fn opens(&self, _is_below: bool) -> u32 {
-        self.opens.load(Ordering::Relaxed)
+        self.machine.opens.load(Ordering::Relaxed)
     }
 
     fn sync(&self) -> Result<()> {
-        self.log.add("sync");
+        self.machine.log.add("sync");
         Ok(())
     }
 
     fn name(&self, Names { name, .. }: Names<'_>, before: Option<Names<'_>>) -> Result<()> {
         let before = before.map_or_else(String::new, |before| format!(", not {}", before.name));
-        self.log.add(format!("name {name}{before}"));
+        self.machine.log.add(format!("name {name}{before}"));
         Ok(())
     }
 
     fn give_back(&self) {
-        self.log.add("give back");
+        self.machine.log.add("give back");
     }
 
     fn unname(&self, Names { name, .. }: Names<'_>) {
-        self.log.add(format!("unname {name}"));
+        self.machine.log.add(format!("unname {name}"));
     }
 }

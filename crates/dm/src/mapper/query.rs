@@ -5,6 +5,7 @@ use rustix::io::Errno;
 use super::Mapper;
 use crate::header::{HEADER, Message, flags};
 use crate::records::{self, Listed, Told};
+use crate::registry::Entry;
 use crate::targets::{TARGETS, has_state};
 use crate::{Error, Result};
 
@@ -45,10 +46,15 @@ impl Mapper {
 
     pub(super) fn table_status(&self, message: &mut Message) -> Result<()> {
         let entry = self.find(message)?;
+        self.told_status(message, &entry)
+    }
+
+    /// Answers with the states or the table of this device.
+    pub(super) fn told_status(&self, message: &mut Message, entry: &Entry) -> Result<()> {
         let snapshot = entry.device.snapshot();
         let inactive = message.has(flags::QUERY_INACTIVE);
         let wants_table = message.has(flags::STATUS_TABLE);
-        self.fill(message, &entry);
+        self.fill(message, entry);
         let table = if inactive { snapshot.inactive } else { snapshot.live };
         let Some(table) = table else {
             message.put_nothing();

@@ -181,3 +181,36 @@ dmsetup remove $N-y
 test ! -e /dev/mapper/$N-y",
     );
 }
+
+#[test]
+fn a_caller_that_waits_for_an_event_is_answered_across_a_rename_and_a_removal() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper.script(
+        "
+dmsetup create $N-a --table '0 8 zero'
+timeout 60 dmsetup wait $N-a &
+sleep 1
+dmsetup rename $N-a $N-b
+wait $!
+timeout 60 dmsetup wait $N-b 1 &
+sleep 1
+dmsetup remove $N-b
+wait $!",
+    );
+}
+
+#[test]
+fn a_deferred_removal_that_is_cancelled_is_not_done() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper.script(
+        "
+dmsetup create $N-a --table '0 8 zero'
+exec 9< /dev/mapper/$N-a
+dmsetup remove --deferred $N-a
+dmsetup message $N-a 0 @cancel_deferred_remove
+exec 9<&-
+sleep 1
+dmsetup info $N-a > info
+dmsetup remove $N-a",
+    );
+}

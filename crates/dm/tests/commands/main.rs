@@ -1,96 +1,17 @@
 //! The commands on a simulated machine: the answers, and the order of calls.
 
+mod deferred;
+mod ioctl;
+mod waits;
+
 use rustix::io::Errno;
-use underseal_cipher::Key;
-use underseal_dm::header::{HEADER, Message, flags};
+use underseal_dm::header::{HEADER, flags};
 use underseal_dm::script::Machine;
-use underseal_dm::{Caller, Command, GrantedKeys, Mapper, server};
+use underseal_dm::{Caller, Command, GrantedKeys, server};
 
 use std::sync::atomic::Ordering;
 
-/// An ioctl's buffer.
-#[derive(Default, Clone)]
-struct Ioctl {
-    name: &'static str,
-    uuid: &'static str,
-    dev: u64,
-    flags: u32,
-    event: u32,
-    count: u32,
-    data: Vec<u8>,
-    /// The number of bytes besides the structure and the data.
-    room: usize,
-}
-
-impl Ioctl {
-    fn named(name: &'static str) -> Self {
-        Self { name, room: 1000, ..Self::default() }
-    }
-
-    fn flags(self, flags: u32) -> Self {
-        Self { flags, ..self }
-    }
-
-    fn buffer(&self) -> Key {
-        let size = HEADER + self.data.len() + self.room;
-        let mut key = Key::zeroed(size).unwrap();
-        let bytes = key.as_mut_bytes();
-        let mut put = |at: usize, value: u32| bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
-        put(0, 4);
-        put(12, u32::try_from(size).unwrap());
-        put(16, 312);
-        put(20, self.count);
-        put(28, self.flags);
-        put(32, self.event);
-        bytes[40..48].copy_from_slice(&self.dev.to_ne_bytes());
-        bytes[48..48 + self.name.len()].copy_from_slice(self.name.as_bytes());
-        bytes[176..176 + self.uuid.len()].copy_from_slice(self.uuid.as_bytes());
-        bytes[HEADER..HEADER + self.data.len()].copy_from_slice(&self.data);
-        key
-    }
-
-    fn ask(&self, mapper: &Mapper, command: Command) -> Result<Message, Errno> {
-        let request = 0xc138_fd00 | command as u32;
-        let caller = Caller { is_there: &|| false, keys: &GrantedKeys::default() };
-        server::answer(mapper, request, self.buffer(), &caller).map_err(|e| e.errno())
-    }
-}
-
-/// Returns a load of lines `(length, target, parameters)`.
-fn load(name: &'static str, lines: &[(u64, &str, &str)]) -> Ioctl {
-    let mut data = Vec::new();
-    let mut start = 0_u64;
-    for (len, target, params) in lines {
-        let begin = data.len();
-        data.extend(start.to_ne_bytes());
-        data.extend(len.to_ne_bytes());
-        data.extend([0; 24]);
-        data[begin + 24..begin + 24 + target.len()].copy_from_slice(target.as_bytes());
-        data.extend(params.as_bytes());
-        data.push(0);
-        data.resize(data.len().next_multiple_of(8), 0);
-        let next = u32::try_from(data.len() - begin).unwrap();
-        data[begin + 20..begin + 24].copy_from_slice(&next.to_ne_bytes());
-        start += len;
-    }
-    Ioctl { count: u32::try_from(lines.len()).unwrap(), data, ..Ioctl::named(name) }
-}
-
-fn text(name: &'static str, text: &str) -> Ioctl {
-    Ioctl { data: [text.as_bytes(), b"\0"].concat(), ..Ioctl::named(name) }
-}
-
-fn message(name: &'static str, sector: u64, text: &str) -> Ioctl {
-    let data = [&sector.to_ne_bytes(), text.as_bytes(), b"\0"].concat();
-    Ioctl { data, ..Ioctl::named(name) }
-}
-
-/// Creates a device with a live table.
-fn open(mapper: &Mapper, name: &'static str, lines: &[(u64, &str, &str)]) -> Message {
-    Ioctl::named(name).ask(mapper, Command::DevCreate).unwrap();
-    load(name, lines).ask(mapper, Command::TableLoad).unwrap();
-    Ioctl::named(name).ask(mapper, Command::DevSuspend).unwrap()
-}
+use crate::ioctl::{Ioctl, load, message, open, text};
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap())
@@ -263,44 +184,6 @@ fn a_device_below_another_is_in_use_and_goes_after_it() {
     open(&mapper, "above", &[(8, "linear", "253:0 0")]);
     assert_eq!(Ioctl::named("below").ask(&mapper, Command::DevRemove).unwrap_err(), Errno::BUSY);
     Ioctl::named("").ask(&mapper, Command::RemoveAll).unwrap();
-    assert_eq!(mapper.count(), 0);
-}
-
-#[test]
-fn a_deferred_removal_waits_for_the_last_user_and_can_be_cancelled() {
-    let machine = Machine::default();
-    let mapper = machine.mapper();
-    open(&mapper, "d", &[(8, "zero", "")]);
-    machine.opens.store(1, Ordering::Relaxed);
-    let deferred = || Ioctl::named("d").flags(flags::DEFERRED_REMOVE).ask(&mapper, Command::DevRemove);
-    deferred().unwrap();
-    let status = || Ioctl::named("d").ask(&mapper, Command::DevStatus);
-    assert!(status().unwrap().has(flags::DEFERRED_REMOVE));
-    message("d", 0, "@cancel_deferred_remove").ask(&mapper, Command::TargetMsg).unwrap();
-    assert!(!status().unwrap().has(flags::DEFERRED_REMOVE));
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    deferred().unwrap();
-    machine.opens.store(0, Ordering::Relaxed);
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while mapper.count() > 0 {
-        assert!(std::time::Instant::now() < until, "it is there still");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-}
-
-#[test]
-fn a_deferred_removal_is_done_when_the_last_table_on_the_device_has_gone() {
-    let machine = Machine::default();
-    let mapper = machine.mapper();
-    open(&mapper, "lowest", &[(8, "zero", "")]);
-    open(&mapper, "below", &[(8, "linear", "253:0 0")]);
-    open(&mapper, "above", &[(8, "linear", "253:1 0")]);
-    for name in ["lowest", "below"] {
-        Ioctl::named(name).flags(flags::DEFERRED_REMOVE).ask(&mapper, Command::DevRemove).unwrap();
-    }
-    assert_eq!(mapper.count(), 3);
-    // Immediately: cryptsetup looks at once.
-    Ioctl::named("above").ask(&mapper, Command::DevRemove).unwrap();
     assert_eq!(mapper.count(), 0);
 }
 
