@@ -47,12 +47,18 @@ struct State {
 pub(crate) struct Loaded {
     lines: RwLock<Vec<Line>>,
     pub(crate) deps: Vec<DeviceNumber>,
+    pub(crate) beneath: Vec<DeviceNumber>,
     pub(crate) room: Room,
     pub(crate) read_only: bool,
     pub(crate) served: Arc<dyn Served>,
 }
 
 impl Loaded {
+    fn new(table: Table, read_only: bool) -> Self {
+        let Table { lines, deps, beneath, room, served } = table;
+        Self { lines: lines.into(), deps, beneath, room, read_only, served }
+    }
+
     /// Calls a function with the lines.
     pub(crate) fn lines<T>(&self, of: impl FnOnce(&[Line]) -> T) -> T {
         of(&self.lines.read().unwrap_or_else(PoisonError::into_inner))
@@ -99,8 +105,7 @@ impl Device {
 
     /// A device that is there already, with a live table.
     pub(crate) fn adopted(node: Box<dyn Node>, table: Table, read_only: bool, suspended: bool) -> Self {
-        let Table { lines, deps, room, served } = table;
-        let live = Some(Arc::new(Loaded { lines: lines.into(), deps, room, read_only, served }));
+        let live = Some(Arc::new(Loaded::new(table, read_only)));
         let state = State { live, suspended, ..State::default() };
         Self { state: Mutex::new(state), ..Self::new(node) }
     }
@@ -119,14 +124,15 @@ impl Device {
         Snapshot { live, inactive, suspended: *suspended, deferred: *deferred, event: *event }
     }
 
-    /// Loads a table, which becomes the inactive table.
-    pub(crate) fn load(
+    /// Loads a table, which becomes the inactive table while the guard of `admit` lives.
+    pub(crate) fn load<'l>(
         &self,
         host: &dyn Host,
         lines: Vec<Line>,
         read_only: bool,
         below: &dyn Fn(DeviceNumber) -> Option<Vec<Line>>,
         keys: &GrantedKeys,
+        admit: &dyn Fn(&Table) -> Result<MutexGuard<'l, ()>>,
     ) -> Result<()> {
         let _turn = self.turn()?;
         let live = self.state().live.clone();
@@ -137,9 +143,12 @@ impl Device {
             Some(live) => live.lines(|lines| load(Some(lines))),
             None => load(None),
         };
-        let Table { lines, deps, room, served } = loaded?;
-        let loaded = Loaded { lines: lines.into(), deps, room, read_only, served };
-        let before = self.state().inactive.replace(Arc::new(loaded));
+        let loaded = loaded?;
+        let admitted = admit(&loaded).inspect_err(|_| {
+            end_unused(&number.to_string(), loaded.served.clone());
+        })?;
+        let before = self.state().inactive.replace(Arc::new(Loaded::new(loaded, read_only)));
+        drop(admitted);
         before.map_or(Ok(()), |before| before.served.end())
     }
 
@@ -395,13 +404,13 @@ impl Device {
     }
 }
 
-/// Ends a table that could not be live. The caller waits for the table's server for 10 s at most: a
-/// server that hangs ends later, or never.
+/// Ends a table that could not be loaded or live. The caller waits for the table's server for 10 s
+/// at most: a server that hangs ends later, or never.
 fn end_unused(name: &str, served: Arc<dyn Served>) {
     let (name, (ended, ends)) = (name.to_owned(), mpsc::channel());
     let end = move || {
         if let Err(e) = served.end() {
-            log::error!("{name}: the table that could not be resumed: {e}");
+            log::error!("{name}: the table that is not used: {e}");
         }
         let _ = ended.send(());
     };

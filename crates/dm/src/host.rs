@@ -26,6 +26,9 @@ pub struct Table {
     pub lines: Vec<Line>,
     /// The table's lower devices, without repetition.
     pub deps: Vec<DeviceNumber>,
+    /// The devices below those lower devices that are not this server's, as far as they are known:
+    /// a loop device's file may lie on any device.
+    pub beneath: Vec<DeviceNumber>,
     /// The size.
     pub room: Room,
     /// The server of the table.

@@ -2,6 +2,7 @@
 
 mod deferred;
 mod query;
+mod rings;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use self::rings::refuse_ring;
 use crate::device::{Device, Snapshot};
 use crate::header::{Message, flags, text};
 use crate::host::{Host, Nodes, Table};
@@ -101,13 +103,16 @@ struct Inner {
     host: Box<dyn Host>,
     nodes: Box<dyn Nodes>,
     kept: KeptKeys,
+    /// Held between the check that a table closes no ring and its load.
+    rings: Mutex<()>,
 }
 
 impl Mapper {
     /// Returns a mapper without devices.
     pub fn new(host: impl Host + 'static, nodes: impl Nodes + 'static) -> Self {
         let (host, nodes) = (Box::new(host), Box::new(nodes));
-        Self(Arc::new(Inner { registry: Registry::default(), host, nodes, kept: KeptKeys::default() }))
+        let (registry, kept) = (Registry::default(), KeptKeys::default());
+        Self(Arc::new(Inner { registry, host, nodes, kept, rings: Mutex::default() }))
     }
 
     /// Adds an existing device with its table.
@@ -324,7 +329,11 @@ impl Mapper {
             let live = self.0.registry.at(number)?.device.snapshot().live?;
             live.lines(|lines| lines.iter().map(|line| line.copy().ok()).collect())
         };
-        let loaded = entry.device.load(&*self.0.host, lines, read_only, &below, keys);
+        let admit = |table: &Table| {
+            let rings = self.0.rings.lock().unwrap_or_else(PoisonError::into_inner);
+            refuse_ring(&self.0.registry, entry.device.number(), table).map(|()| rings)
+        };
+        let loaded = entry.device.load(&*self.0.host, lines, read_only, &below, keys, &admit);
         loaded.map_err(|e| e.within(&entry.name))?;
         self.show_holders(&entry);
         message.set_flags(message.flags() | flags::INACTIVE_PRESENT);

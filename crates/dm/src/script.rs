@@ -49,20 +49,20 @@ impl Machine {
 }
 
 impl Host for Machine {
-    /// Refuses a line of `fails`; devices are words like `7:0`.
-    fn load(&self, TableLoad { number, lines, .. }: TableLoad<'_>) -> Result<Table> {
+    /// Refuses a line of `fails`; devices are words like `7:0`, and `file-on:7:0` beneath others.
+    fn load(&self, TableLoad { lines, .. }: TableLoad<'_>) -> Result<Table> {
         if lines.iter().any(|line| line.target == "fails") {
             return Err(Error::new(Errno::INVAL, "unknown target type"));
         }
         let words = lines.iter().flat_map(|line| line.params().split(' '));
         let deps: Vec<DeviceNumber> = words.filter_map(|word| word.parse().ok()).collect();
-        if deps.contains(&number) {
-            return Err(Error::new(Errno::INVAL, "a table cannot lie on its own device"));
-        }
+        let words = lines.iter().flat_map(|line| line.params().split(' '));
+        let files = words.filter_map(|word| word.strip_prefix("file-on:")?.parse().ok());
+        let beneath = files.collect();
         let sectors = lines.iter().fold(0_u64, |sum, line| sum.saturating_add(line.len));
         let name = lines.first().map_or_else(String::new, |line| format!("{} {}", line.target, line.len));
         let served = Arc::new(Fake { name, log: self.log.clone() });
-        Ok(Table { lines, deps, room: Room { sectors, block: 512 }, served })
+        Ok(Table { lines, deps, beneath, room: Room { sectors, block: 512 }, served })
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod deferred;
 mod ioctl;
+mod rings;
 mod waits;
 
 use rustix::io::Errno;

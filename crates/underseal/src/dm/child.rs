@@ -18,7 +18,7 @@ use underseal_volume::table::TableKey;
 use zeroize::Zeroizing;
 
 use super::known::RememberedTable;
-use super::lowers::{Claim, Lowers};
+use super::lowers::{Claim, Lowers, beneath};
 use super::orders::{Answer, LayerWords, Order};
 use super::timed_line::TimedLine;
 use super::{SERVER_SOCKET, owner};
@@ -36,7 +36,7 @@ pub(super) struct Child {
     pid: u32,
     family: Family,
     /// The devices that the table uses, which the server has open, too.
-    _claims: Vec<Arc<Claim>>,
+    claims: Vec<Arc<Claim>>,
     /// The facts that the server keeps for the next back end.
     known: Mutex<Option<RememberedTable>>,
 }
@@ -65,7 +65,7 @@ impl Child {
         family.add(pid);
         let line = Mutex::new(TimedLine::new(ours).map_err(failed)?);
         let (process, known) = (Mutex::new(Some(process)), Mutex::default());
-        Ok(Self { line, process, pid, family, _claims: claims, known })
+        Ok(Self { line, process, pid, family, claims, known })
     }
 
     /// Adopts the server of a file whose back end is gone. Returns whether its table is suspended.
@@ -86,7 +86,7 @@ impl Child {
         let pid = u32::try_from(pid.as_raw_nonzero().get()).unwrap_or_default();
         family.add(pid);
         let (line, process) = (Mutex::new(line), Mutex::new(None));
-        Ok((Self { line, process, pid, family, _claims: claims, known: Mutex::new(Some(known)) }, suspended))
+        Ok((Self { line, process, pid, family, claims, known: Mutex::new(Some(known)) }, suspended))
     }
 
     /// Connects to the server of a file whose back end is gone: it waits at a socket beside the
@@ -141,7 +141,13 @@ impl Child {
         let known = self.known();
         let known = known.as_ref().ok_or_else(nonsense)?;
         let lines = known.lines.iter().map(TableLine::copy).collect::<Result<_>>()?;
-        let table = Table { lines, deps: known.deps.clone(), room: known.room, served: self.clone() };
+        let table = Table {
+            lines,
+            deps: known.deps.clone(),
+            beneath: beneath(&self.claims),
+            room: known.room,
+            served: self.clone(),
+        };
         Ok((table, known.read_only))
     }
 

@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use super::child::Child;
 use super::known::RememberedTable;
 use super::layers;
-use super::lowers::{Lookups, Lowers};
+use super::lowers::{Lookups, Lowers, beneath};
 use super::orders::Order;
 use super::syscall_helper::SyscallHelpers;
 
@@ -110,7 +110,8 @@ impl Host for Tables {
         let canonical = layers::printed(canonical, layers)?;
         let lines = canonical.iter().map(Line::copy).collect::<Result<_>>()?;
         child.remember(RememberedTable { lines, deps: deps.clone(), room, read_only })?;
-        Ok(Loaded { lines: canonical, deps, room, served: Arc::new(child) })
+        let beneath = beneath(&claims);
+        Ok(Loaded { lines: canonical, deps, beneath, room, served: Arc::new(child) })
     }
 }
 

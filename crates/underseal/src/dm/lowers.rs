@@ -62,6 +62,8 @@ pub(super) struct Claim {
     file: Option<File>,
     read_only: bool,
     lock: Option<Arc<LockedFile>>,
+    /// The devices that it lies on.
+    beneath: Vec<DeviceNumber>,
     apart: SyscallHelpers,
 }
 
@@ -124,6 +126,11 @@ impl Drop for Claim {
     }
 }
 
+/// The devices that claimed devices lie on, as far as they are known.
+pub(super) fn beneath(claims: &[Arc<Claim>]) -> Vec<DeviceNumber> {
+    claims.iter().flat_map(|claim| claim.beneath.iter().copied()).collect()
+}
+
 impl Lowers {
     pub(super) fn new(apart: SyscallHelpers) -> Self {
         Self { known: Mutex::default(), apart, busy: Mutex::default(), done: Condvar::new() }
@@ -149,14 +156,15 @@ impl Lowers {
             return Ok(claim);
         }
         let (outcome, fds) = self.apart.run(&HelperWork::Open { number, read_only }, &[], OPENS)?;
-        let HelperOutcome::Opened { read_only: opened_read_only, file: below } = outcome else {
+        let HelperOutcome::Opened { read_only: opened_read_only, file: below, beneath } = outcome else {
             return Err(nonsense());
         };
         let mut fds = fds.into_iter().map(File::from);
         let file = fds.next().ok_or_else(nonsense)?;
         // From here on it is closed apart, too.
         let apart = self.apart.clone();
-        let mut claim = Claim { number, file: Some(file), read_only: opened_read_only, lock: None, apart };
+        let mut claim =
+            Claim { number, file: Some(file), read_only: opened_read_only, lock: None, beneath, apart };
         if let Some((id, exclusive)) = below {
             let file = fds.next().ok_or_else(nonsense)?;
             let file = LockedFile::new(format!("the file of lower device {number}"), file);
@@ -234,18 +242,18 @@ impl Lowers {
         let flags =
             rustix::fs::fcntl_getfl(&file).map_err(|e| Error::system("a claimed device", &e.into()))?;
         let read_only = !flags.contains(rustix::fs::OFlags::RDWR);
-        let below = match self.apart.run(&HelperWork::Below { number }, &[file.as_fd()], FINDS) {
-            Ok((HelperOutcome::Below { file }, _)) => file,
+        let (below, beneath) = match self.apart.run(&HelperWork::Below { number }, &[file.as_fd()], FINDS) {
+            Ok((HelperOutcome::Below { file, beneath }, _)) => (file, beneath),
             Ok(_) => return Err(nonsense()),
             Err(e) => {
                 log::warn!("{number}: the file that it lies on is not known: {e}");
-                None
+                (None, Vec::new())
             }
         };
         let mut known = self.known();
         let lock = below.and_then(|id| known.locks.get(&id).and_then(Weak::upgrade));
         let apart = self.apart.clone();
-        let claim = Arc::new(Claim { number, file: Some(file), read_only, lock, apart });
+        let claim = Arc::new(Claim { number, file: Some(file), read_only, lock, beneath, apart });
         known.claims.insert(number, Arc::downgrade(&claim));
         Ok(claim)
     }

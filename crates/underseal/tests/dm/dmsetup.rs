@@ -182,6 +182,45 @@ test ! -e /dev/mapper/$N-y",
     );
 }
 
+/// Linux accepts these tables, and the first request never ends.
+#[test]
+fn a_table_that_lies_on_its_own_device_is_refused() {
+    let Some(mapper) = Mapper::new() else { return };
+    let script = "
+truncate --size 8M low.img
+low=$(losetup --find --show low.img)
+trap 'losetup --detach $low' EXIT
+dmsetup create $N-a --table \"0 8192 linear $low 0\"
+dmsetup create $N-b --table \"0 8192 linear /dev/mapper/$N-a 0\"
+fails dmsetup reload $N-a --table \"0 8192 linear /dev/mapper/$N-a 0\"
+fails dmsetup reload $N-a --table \"0 8192 linear /dev/mapper/$N-b 0\"
+loop=$(losetup --find --show /dev/mapper/$N-b)
+fails dmsetup reload $N-a --table \"0 8192 linear $loop 0\"
+losetup --detach $loop
+mkfs.ext2 -q /dev/mapper/$N-b
+mkdir on
+mount /dev/mapper/$N-b on
+truncate --size 1M on/file
+loop=$(losetup --find --show on/file)
+fails dmsetup reload $N-a --table \"0 2048 linear $loop 0\"
+losetup --detach $loop
+until umount on 2> /dev/null; do sleep 0.1; done
+dmsetup create $N-c --notable
+dmsetup load $N-c --table \"0 8192 linear /dev/mapper/$N-b 0\"
+fails dmsetup load $N-a --table \"0 8192 linear /dev/mapper/$N-b 0\"
+dmsetup reload $N-b --table \"0 8192 linear $low 0\"
+dmsetup resume $N-b
+dmsetup reload $N-a --table \"0 8192 linear /dev/mapper/$N-b 0\"
+dmsetup resume $N-a
+dd if=/dev/mapper/$N-a of=/dev/null bs=4096 count=1 status=none
+dmsetup remove $N-a
+dmsetup remove $N-c
+dmsetup remove $N-b";
+    mapper.script(script);
+    let told = mapper.log();
+    assert_eq!(told.matches("cannot lie on its own device").count(), 5, "{told}");
+}
+
 #[test]
 fn a_caller_that_waits_for_an_event_is_answered_across_a_rename_and_a_removal() {
     let Some(mapper) = Mapper::new() else { return };

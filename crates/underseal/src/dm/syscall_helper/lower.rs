@@ -1,16 +1,20 @@
 //! Lower devices, opened and locked in a process apart.
 
 use std::fs::{self, File};
+use std::iter::successors;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use underseal_device::LoopFile;
+use underseal_device::{LoopFile, file_below_loop};
 use underseal_dm::{DeviceNumber, Error, Result};
 
 use super::work::HelperOutcome;
 use crate::reencryption::marker;
+
+/// The most devices below each other that are followed.
+const DEEPEST: usize = 16;
 
 /// Opens a device for itself, and the file that it lies on if it is a loop device.
 pub(super) fn open(number: DeviceNumber, read_only: bool) -> Result<(HelperOutcome, Vec<OwnedFd>)> {
@@ -34,7 +38,23 @@ pub(super) fn open(number: DeviceNumber, read_only: bool) -> Result<(HelperOutco
     });
     let (file, below) = below.map(|(file, id, exclusive)| (file, (id, exclusive))).unzip();
     let fds = [Some(node), file].into_iter().flatten().map(OwnedFd::from).collect();
-    Ok((HelperOutcome::Opened { read_only: opened_read_only, file: below }, fds))
+    let beneath = beneath(number);
+    Ok((HelperOutcome::Opened { read_only: opened_read_only, file: below, beneath }, fds))
+}
+
+/// The devices that a loop device's file and a partition lie on, and those below them. Devices of
+/// this server have none here: the back end knows their tables.
+pub(super) fn beneath(number: DeviceNumber) -> Vec<DeviceNumber> {
+    let below = |number: &DeviceNumber| {
+        let whole = fs::read_to_string(format!("/sys/dev/block/{number}/../dev")).ok();
+        whole.and_then(|whole| whole.trim().parse().ok()).or_else(|| {
+            let file = fs::metadata(file_below_loop(&node(*number).ok()?)?).ok()?;
+            let dev = if file.file_type().is_block_device() { file.rdev() } else { file.dev() };
+            // File systems without a device of their own have major number 0.
+            Some(DeviceNumber::of_node(dev)).filter(|number| number.major != 0)
+        })
+    };
+    successors(below(&number), below).take(DEEPEST).collect()
 }
 
 pub(super) fn lock(number: DeviceNumber, file: &File, exclusive: bool) -> Result<()> {

@@ -43,9 +43,11 @@ pub(in crate::dm) enum HelperOutcome {
     Opened {
         read_only: bool,
         file: Option<(FileId, bool)>,
+        beneath: Vec<DeviceNumber>,
     },
     Below {
         file: Option<FileId>,
+        beneath: Vec<DeviceNumber>,
     },
     Refused {
         errno: i32,
@@ -88,9 +90,10 @@ impl HelperWork {
             Self::Lock { number, exclusive } => file()
                 .and_then(|file| lower::lock(*number, &file, *exclusive))
                 .map(|()| HelperOutcome::done()),
-            Self::Below { .. } => file().map(|node| {
+            Self::Below { number } => file().map(|node| {
                 let file = LoopFile::of(&node).map(|below| below.id());
-                (HelperOutcome::Below { file }, Vec::new())
+                let beneath = lower::beneath(*number);
+                (HelperOutcome::Below { file, beneath }, Vec::new())
             }),
             Self::Close { .. } => file().map(|file| {
                 drop(file);
