@@ -11,8 +11,9 @@
 //!   /etc/underseal/dm-installed                                       the record of all of these
 //! ```
 //!
-//! The record has the contents of these files, and is written first. A file that differs from the
-//! record was changed by another program, and stays.
+//! The record has the contents of these files, is written first and removed last: killed at any
+//! time, both commands know what there is. A file that differs from the record was changed by
+//! another program: it stays, and so does the record.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -74,7 +75,11 @@ pub(crate) enum InstallOutcome {
 /// changed since stay.
 pub(crate) fn install(root: &RootFolder, programs: &Programs<'_>) -> Result<Vec<InstallOutcome>> {
     let mut new = Installed { files: files(programs)?, links: links(), ..Installed::default() };
-    let before = Installed::read(root)?.unwrap_or_default();
+    let before = match Installed::read(root)? {
+        Record::Whole(before) => before,
+        // The files of that installation, if there are any, are refused below.
+        Record::None | Record::Cut => Installed::default(),
+    };
     for path in new.paths() {
         let is_there = root.has_name(path).map_err(|e| Error::io(&root.shown(path), "cannot be found", e))?;
         if is_there && !before.has(root, path) {
@@ -82,28 +87,61 @@ pub(crate) fn install(root: &RootFolder, programs: &Programs<'_>) -> Result<Vec<
             return Err(Error::usage(what).with_remedy("move it away"));
         }
     }
-    let mut outcomes = before.remove(root)?;
+    let mut outcomes = before.remove_files(root)?;
     outcomes.retain(|outcome| matches!(outcome, InstallOutcome::Changed(_)));
+    // Files of earlier versions that stay are in the next record, too.
+    let stays = |path: &Path| outcomes.contains(&InstallOutcome::Changed(root.shown(path)));
+    new.files.extend(before.files.iter().filter(|(path, _)| stays(path)).cloned());
     let mut folders = new.folders_above();
-    folders.retain(|folder| !root.leads_somewhere(folder));
+    folders.retain(|folder| before.folders.contains(folder) || !root.leads_somewhere(folder));
     new.folders = folders;
-    outcomes.extend(new.write(root)?);
+    let written = new.write(root, &stays)?;
+    outcomes.extend(written);
     Ok(outcomes)
 }
 
 /// Removes the files installed below `root`; `None` where none are.
 pub(crate) fn uninstall(root: &RootFolder) -> Result<Option<Vec<InstallOutcome>>> {
-    Installed::read(root)?.map(|installed| installed.remove(root)).transpose()
+    match Installed::read(root)? {
+        Record::None => Ok(None),
+        Record::Whole(installed) => installed.remove(root).map(Some),
+        Record::Cut => {
+            let paths = Installed::known().paths().map(Path::to_owned).collect::<Vec<_>>();
+            let left = paths.iter().filter(|path| root.has_name(path).unwrap_or(true));
+            let mut outcomes: Vec<_> = left.map(|path| InstallOutcome::Changed(root.shown(path))).collect();
+            outcomes.push(remove_record(root)?);
+            Ok(Some(outcomes))
+        }
+    }
+}
+
+fn remove_record(root: &RootFolder) -> Result<InstallOutcome> {
+    let record = root.shown(Path::new(RECORD));
+    root.remove(Path::new(RECORD)).map_err(|e| Error::io(&record, "cannot be removed", e))?;
+    Ok(InstallOutcome::Removed(record))
+}
+
+/// The record as it was found.
+enum Record {
+    None,
+    /// The record ends too early: an earlier version was killed as it wrote it.
+    Cut,
+    Whole(Installed),
 }
 
 impl Installed {
     /// Reads the record. Only files that this command writes may be in it, and only this user or
     /// root may have written it: what it names is removed.
-    fn read(root: &RootFolder) -> Result<Option<Self>> {
+    fn read(root: &RootFolder) -> Result<Record> {
         let path = root.shown(Path::new(RECORD));
-        let bad = || Error::new(Exit::Failed, format!("{} is not what this command writes", path.display()));
+        let bad = || {
+            let what = format!("{} is not what this command writes", path.display());
+            Error::new(Exit::Failed, what).with_remedy("move it away, and remove what it names by hand")
+        };
+        // The next one replaces it.
+        let _ = root.remove_unfinished(Path::new(RECORD));
         let found = match root.file(Path::new(RECORD)) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Record::None),
             found => found.map_err(|e| Error::io(&path, "cannot be read", e))?.ok_or_else(bad)?,
         };
         let user = found.user;
@@ -114,16 +152,24 @@ impl Installed {
             );
         }
         let text = found.read(LONGEST).map_err(|e| Error::io(&path, "cannot be read", e))?;
-        let this: Self = serde_json::from_slice(&text).map_err(|e| bad().because(&e))?;
-        let known = Self {
-            files: file_paths().chain([EARLIER_RULES.into()]).map(|path| (path, String::new())).collect(),
-            links: links(),
-            folders: Vec::new(),
+        let this: Self = match serde_json::from_slice(&text) {
+            Err(e) if e.is_eof() => {
+                log::warn!("{} is cut short: an installation was interrupted", path.display());
+                return Ok(Record::Cut);
+            }
+            this => this.map_err(|e| bad().because(&e))?,
         };
+        let known = Self::known();
         let is_known = this.files.iter().all(|(path, _)| known.files.iter().any(|(known, _)| known == path))
             && this.links.iter().all(|link| known.links.contains(link))
             && this.folders.iter().all(|folder| known.folders_above().contains(folder));
-        if is_known { Ok(Some(this)) } else { Err(bad()) }
+        if is_known { Ok(Record::Whole(this)) } else { Err(bad()) }
+    }
+
+    /// All files, without their contents, and links that a record may have.
+    fn known() -> Self {
+        let files = file_paths().chain([EARLIER_RULES.into()]).map(|path| (path, String::new())).collect();
+        Self { files, links: links(), folders: Vec::new() }
     }
 
     /// The paths of all files and links.
@@ -143,10 +189,10 @@ impl Installed {
         folders
     }
 
-    fn write(&self, root: &RootFolder) -> Result<Vec<InstallOutcome>> {
+    /// Writes the record, and all files and links but those that stay as they are.
+    fn write(&self, root: &RootFolder, stays: &dyn Fn(&Path) -> bool) -> Result<Vec<InstallOutcome>> {
         let record = serde_json::to_string_pretty(self);
         let record = record.map_err(|e| Error::new(Exit::Failed, "no record").because(&e))? + "\n";
-        let files = self.files.iter().map(|(path, text)| (path.as_path(), text.as_str()));
         let mut outcomes = Vec::new();
         let mut note = |path: &Path, made: io::Result<()>| {
             let path = root.shown(path);
@@ -154,7 +200,8 @@ impl Installed {
             outcomes.push(InstallOutcome::Written(path));
             Ok::<_, Error>(())
         };
-        for (path, text) in std::iter::once((Path::new(RECORD), record.as_str())).chain(files) {
+        note(Path::new(RECORD), root.replace_file(Path::new(RECORD), &record))?;
+        for (path, text) in self.files.iter().filter(|(path, _)| !stays(path)) {
             note(path, root.make_file(path, text))?;
         }
         for (path, target) in &self.links {
@@ -172,11 +219,26 @@ impl Installed {
             || link.is_some_and(|(_, target)| root.link(path).is_ok_and(|now| now == *target))
     }
 
+    /// Removes the files, and the record unless a file stays.
     fn remove(&self, root: &RootFolder) -> Result<Vec<InstallOutcome>> {
+        let mut outcomes = self.remove_files(root)?;
+        let stays = outcomes.iter().any(|outcome| matches!(outcome, InstallOutcome::Changed(_)));
+        if !stays {
+            outcomes.push(remove_record(root)?);
+        }
+        for folder in &self.folders {
+            // A folder that contains other files stays.
+            let _ = root.remove_folder(folder);
+        }
+        Ok(outcomes)
+    }
+
+    fn remove_files(&self, root: &RootFolder) -> Result<Vec<InstallOutcome>> {
         let mut outcomes = Vec::new();
         let failed = |path: &Path, e: io::Error| Error::io(path, "cannot be removed", e);
         for path in self.paths() {
             let place = root.shown(path);
+            root.remove_unfinished(path).map_err(|e| failed(&place, e))?;
             outcomes.push(match root.has_name(path) {
                 Err(e) => return Err(failed(&place, e)),
                 Ok(false) => InstallOutcome::Missing(place),
@@ -186,15 +248,6 @@ impl Installed {
                     InstallOutcome::Removed(place)
                 }
             });
-        }
-        if *self != Self::default() {
-            let record = root.shown(Path::new(RECORD));
-            root.remove(Path::new(RECORD)).map_err(|e| failed(&record, e))?;
-            outcomes.push(InstallOutcome::Removed(record));
-        }
-        for folder in &self.folders {
-            // A folder that contains other files stays.
-            let _ = root.remove_folder(folder);
         }
         Ok(outcomes)
     }

@@ -4,7 +4,7 @@
 //! A path is looked up by openat2(2), which leads nowhere else whatever the links say, and its last
 //! name by the folder's descriptor, without a link.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,7 +12,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, readlinkat, statat, symlinkat, unlinkat,
+    AtFlags, Mode, OFlags, ResolveFlags, fsync, linkat, mkdirat, openat, openat2, readlinkat, renameat,
+    statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use underseal_sandbox::pin;
@@ -82,16 +83,47 @@ impl RootFolder {
     /// Returns the target of a link.
     pub(super) fn link(&self, path: &Path) -> io::Result<PathBuf> {
         let (folder, name) = self.above(path)?;
-        Ok(std::ffi::OsString::from_vec(readlinkat(folder, name, Vec::new())?.into_bytes()).into())
+        Ok(OsString::from_vec(readlinkat(folder, name, Vec::new())?.into_bytes()).into())
     }
 
-    /// Makes a file that is not there yet, and missing folders above it.
+    /// Makes a file that is not there yet, and missing folders above it. The file is there with all
+    /// of its text, also after a power cut, or is not there.
     pub(super) fn make_file(&self, path: &Path, text: &str) -> io::Result<()> {
         let (folder, name) = self.made_above(path)?;
-        // A link that was made in the meantime is not followed.
+        let new = Self::write_new(&folder, name, text)?;
+        // A name that was made in the meantime is neither followed nor replaced.
+        linkat(&folder, &new, &folder, name, AtFlags::empty())?;
+        unlinkat(&folder, &new, AtFlags::empty())?;
+        sync(&folder)
+    }
+
+    /// Replaces a file, if it is there, and makes missing folders above it: it has the old text or
+    /// the new one.
+    pub(super) fn replace_file(&self, path: &Path, text: &str) -> io::Result<()> {
+        let (folder, name) = self.made_above(path)?;
+        let new = Self::write_new(&folder, name, text)?;
+        renameat(&folder, &new, &folder, name)?;
+        sync(&folder)
+    }
+
+    /// Removes the new file that a killed process has left beside this one.
+    pub(super) fn remove_unfinished(&self, path: &Path) -> io::Result<()> {
+        match self.above(path).and_then(|(folder, name)| remove_name(&folder, &new_name(name))) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
+    }
+
+    /// Writes a file beside the one that it will become, and returns its name.
+    fn write_new(folder: &OwnedFd, name: &OsStr, text: &str) -> io::Result<OsString> {
+        let new = new_name(name);
+        remove_name(folder, &new)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = openat(folder, name, flags, Mode::from_raw_mode(0o644))?;
-        File::from(file).write_all(text.as_bytes())
+        let mut file = File::from(openat(folder, &new, flags, Mode::from_raw_mode(0o644))?);
+        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).inspect_err(|_| {
+            let _ = unlinkat(folder, &new, AtFlags::empty());
+        })?;
+        Ok(new)
     }
 
     /// Makes a link, and missing folders above it.
@@ -142,6 +174,28 @@ impl RootFolder {
             }
         }
     }
+}
+
+/// The name of a file until all of its text is written.
+fn new_name(name: &OsStr) -> OsString {
+    let mut new = OsString::from(".");
+    new.push(name);
+    new.push(".new");
+    new
+}
+
+/// Removes a name, if it is there.
+fn remove_name(folder: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    match unlinkat(folder, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Writes a folder's names to the disk.
+fn sync(folder: &OwnedFd) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(fsync(openat(folder, ".", flags, Mode::empty())?)?)
 }
 
 impl FoundFile {

@@ -131,6 +131,88 @@ fn another_s_file_is_neither_overwritten_nor_removed() {
     assert_eq!(fs::read_to_string(&profile).unwrap(), "mine now\n");
     assert!(!root.join("etc/systemd").exists());
     assert_eq!(dm(&["install"], &root).status.code(), Some(2));
+    // The record stays with the file: what is done by hand is the end of it.
+    assert_eq!(dm(&["uninstall"], &root).status.code(), Some(1));
+    fs::remove_file(&profile).unwrap();
+    done(&dm(&["uninstall"], &root));
+    let mut empty = before.clone();
+    empty.remove(&profile);
+    assert_eq!(all(&root), empty);
+}
+
+/// A limit of the size of files stops the command as it writes the record.
+#[test]
+fn an_installation_that_fails_keeps_neither_command_from_its_work() {
+    for size in [0, 100, 1000] {
+        let (_scratch, root) = machine();
+        let fails = || {
+            let mut command = tool("prlimit");
+            let limit = format!("--fsize={size}");
+            command.args([&limit, env!("CARGO_BIN_EXE_underseal"), "dm", "install", "--root"]);
+            assert_eq!(output(command.arg(&root)).status.code(), Some(1));
+        };
+        fails();
+        assert_eq!(done(&dm(&["uninstall"], &root)), "nothing is installed\n");
+        done(&dm(&["install"], &root));
+        let installed = all(&root);
+        fails();
+        done(&dm(&["install"], &root));
+        assert_eq!(all(&root), installed);
+        fails();
+        done(&dm(&["uninstall"], &root));
+        let left: Vec<_> = all(&root).into_keys().filter(|path| path.starts_with(root.join("etc"))).collect();
+        // The folders were there before the second installation.
+        assert!(left.iter().all(|path| path.is_dir()), "{left:?}");
+    }
+}
+
+#[test]
+fn an_unfinished_file_beside_an_installed_one_is_removed_with_it() {
+    let (_scratch, root) = machine();
+    let before = all(&root);
+    done(&dm(&["install"], &root));
+    for path in ["etc/profile.d/.underseal-dm.sh.new", "etc/systemd/system/.underseal-dm.service.new"] {
+        fs::write(root.join(path), "half").unwrap();
+    }
+    done(&dm(&["uninstall"], &root));
+    assert_eq!(all(&root), before);
+}
+
+/// Earlier versions wrote the record in place.
+#[test]
+fn a_record_that_is_cut_short_keeps_neither_command_from_its_work() {
+    let (_scratch, root) = machine();
+    done(&dm(&["install"], &root));
+    let installed = all(&root);
+    let record = root.join("etc/underseal/dm-installed");
+    let text = fs::read_to_string(&record).unwrap();
+    for len in [0, 1, text.len() / 2] {
+        // The files were written after the record.
+        done(&dm(&["uninstall"], &root));
+        let cut = || {
+            fs::create_dir_all(record.parent().unwrap()).unwrap();
+            fs::write(&record, &text[..len]).unwrap();
+        };
+        cut();
+        let said = dm(&["uninstall"], &root);
+        assert_eq!(done(&said), format!("removed  {}\n", record.display()));
+        assert!(String::from_utf8_lossy(&said.stderr).contains("is cut short"));
+        cut();
+        done(&dm(&["install"], &root));
+        done(&dm(&["uninstall"], &root));
+        fs::remove_dir(record.parent().unwrap()).unwrap();
+        done(&dm(&["install"], &root));
+        assert!(all(&root).keys().eq(installed.keys()));
+        // Lost with a power cut, after the files were written: they are named.
+        fs::write(&record, &text[..len]).unwrap();
+        let refused = dm(&["install"], &root);
+        assert_eq!(refused.status.code(), Some(2));
+        let named = dm(&["uninstall"], &root);
+        assert_eq!(named.status.code(), Some(1));
+        let said = String::from_utf8_lossy(&named.stdout).into_owned();
+        assert_eq!(said.lines().filter(|line| line.starts_with("stays ")).count(), 8, "{said}");
+        fs::write(&record, &text).unwrap();
+    }
 }
 
 #[test]
