@@ -21,6 +21,7 @@ mod device;
 mod file;
 mod layers;
 mod line;
+mod of_types;
 mod open_options;
 mod options;
 #[cfg(test)]
@@ -246,10 +247,19 @@ impl Entry {
 
     /// Returns the files and devices that must exist before the volume is opened.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
-        const OPTIONS: &[&str] = &["header", "passphrase-file", "volume-key-file", "token-pin-file"];
-        let device = Some(&*self.device).filter(|device| device.is_absolute());
-        let others = OPTIONS.iter().filter_map(move |option| self.value(option)).map(Path::new);
-        device.into_iter().chain(self.key.as_deref()).chain(others)
+        const OPTIONS: &[&str] = &[
+            "header",
+            "hidden-key-file",
+            "hidden-passphrase-file",
+            "other-device",
+            "passphrase-file",
+            "token-pin-file",
+            "volume-key-file",
+        ];
+        let named = self.options.of_open.iter().filter(|(option, _)| OPTIONS.contains(option));
+        let others = named.filter_map(|(_, path)| path.as_deref()).map(Path::new);
+        let own = [Some(&*self.device), self.key.as_deref()].into_iter().flatten();
+        own.chain(others).filter(|path| path.is_absolute())
     }
 
     /// Returns the further paths that the volume writes to, listens on, or reads from.

@@ -36,6 +36,12 @@ pub(super) fn path(text: &str) -> Result<PathBuf, String> {
     ))
 }
 
+/// Returns the device of an option as an argument of `open`. The error begins with the option's name.
+pub(super) fn named(name: &str, text: &str) -> Result<String, String> {
+    let path = path(text).map_err(|what| format!("{name}: {what}"))?;
+    path.into_os_string().into_string().map_err(|_| format!("{name}: {text:?} is no text"))
+}
+
 /// Encodes a value as udev does in a link's name: no value leads out of the folder.
 fn encode(value: &str) -> String {
     let mut out = String::new();

@@ -17,15 +17,23 @@ pub(super) enum Kind {
     Flag,
     /// Text.
     Text,
+    /// True, or text: an option of `open` whose value may be left out.
+    OptionalText,
+    /// Text; the option may be repeated.
+    Texts,
     /// A number.
     Number,
     /// A number of bytes, or text with a unit.
     Size,
     /// An absolute path.
     Path,
+    /// Absolute paths: the option may be repeated.
+    Paths,
+    /// Devices, each as the volume's own: the option may be repeated.
+    Devices,
     /// A mode: text, or an octal number.
     Mode,
-    /// An option that may be repeated, as NBD endpoints.
+    /// True for the volume's own socket, or NBD endpoints: the option may be repeated.
     Places,
 }
 
@@ -84,7 +92,11 @@ fn kind(arg: &Arg) -> Kind {
     ];
     match arg.get_action() {
         ArgAction::SetTrue => Kind::Flag,
-        ArgAction::Append => Kind::Places,
+        ArgAction::Append if is_named("WHERE") => Kind::Places,
+        ArgAction::Append if is_named("IMAGE") => Kind::Devices,
+        ArgAction::Append if is_named("FILE") => Kind::Paths,
+        ArgAction::Append => Kind::Texts,
+        _ if arg.get_num_args().is_some_and(|number| number.min_values() == 0) => Kind::OptionalText,
         _ if value == TypeId::of::<PathBuf>() => Kind::Path,
         _ if is_named("MODE") => Kind::Mode,
         // Of a sector's size, which is a `u32`, no units are read.

@@ -3,9 +3,9 @@
 use underseal_datapath::Policy;
 use underseal_volume::DispatchFlags;
 
-use super::absolute;
 use super::line::plain;
 use super::open_options::{self, Kind};
+use super::{absolute, device, of_types};
 
 /// The options of a line.
 #[derive(Debug, Default)]
@@ -31,8 +31,12 @@ enum Means {
     Value(&'static str),
     /// An option of `open` with this word's value in sectors of 512 bytes.
     Sectors(&'static str),
+    /// An option of `open` with this word's value, if it has one.
+    OptionalValue(&'static str),
     /// An option of `open` with a path.
     Path(&'static str),
+    /// An option of `open` with a device.
+    Device(&'static str),
     /// A flag of dm-crypt.
     Dispatch(fn(&mut DispatchFlags)),
     /// The format of the device.
@@ -57,7 +61,9 @@ fn of_open(word: &str) -> Option<Means> {
     let (option, kind) = open_options::find(word)?;
     Some(match kind {
         Kind::Flag => Means::Flag(option),
-        Kind::Path => Means::Path(option),
+        Kind::Path | Kind::Paths => Means::Path(option),
+        Kind::Devices => Means::Device(option),
+        Kind::OptionalText => Means::OptionalValue(option),
         _ => Means::Value(option),
     })
 }
@@ -148,6 +154,14 @@ impl Options {
                 let sectors: u64 = needs(value)?.parse().map_err(|_| "want a number of sectors")?;
                 self.of_open.push((option, Some(format!("{sectors}s"))));
             }
+            Means::OptionalValue(option) => {
+                let value = value.map(|value| needs(Some(value))).transpose()?;
+                self.of_open.push((option, value));
+            }
+            Means::Device(option) => {
+                let device = device::named(name, &needs(value)?)?;
+                self.of_open.push((option, Some(device)));
+            }
             Means::Path(option) => {
                 let path = needs(value)?;
                 absolute(name, &path)?;
@@ -226,11 +240,10 @@ impl Options {
                 let bits: usize = bits.parse().map_err(|_| "size: want a number of bits")?;
                 self.of_open.push(("keyfile-size", Some((bits / 8).to_string())));
             }
-        } else if !self.is_of("tcrypt") && !self.is_of("loopaes") {
-            // Lines of crypttab may have these for volumes with a header, too, and the header
-            // prevails.
-            const OF_PLAIN: [&str; 6] = ["cipher", "hash", "key-size", "sector-size", "data-offset", "skip"];
-            self.of_open.retain(|(name, _)| !OF_PLAIN.contains(name));
+        }
+        of_types::drop_those_of_crypttab(&mut self);
+        if let Some((_, what)) = of_types::misplaced(&self) {
+            return Err(what);
         }
         if !self.dispatch.is_empty() {
             if has(&self, "policy") {

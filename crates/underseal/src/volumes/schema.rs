@@ -33,6 +33,14 @@ fn schema() -> Value {
             }
             Kind::Path => json!({ "type": "string", "pattern": "^/" }),
             Kind::Mode => json!({ "type": ["string", "integer"], "pattern": "^[0-7]{1,4}$" }),
+            Kind::OptionalText => json!({ "type": ["boolean", "string"], "minLength": 1 }),
+            Kind::Texts | Kind::Devices => json!({
+                "type": ["string", "array"], "minLength": 1, "minItems": 1, "items": text,
+            }),
+            Kind::Paths => json!({
+                "type": ["string", "array"], "pattern": "^/", "minItems": 1,
+                "items": { "type": "string", "pattern": "^/" },
+            }),
             Kind::Places => json!({
                 "type": ["boolean", "string", "array"], "minLength": 1, "minItems": 1, "items": text,
             }),

@@ -62,6 +62,20 @@ fn a_line_of_crypttab_is_what_open_is_asked_for() {
         ),
         ("d /a none bitlk,discard", "/a --name=d --type=bitlk --allow-discards"),
         (
+            "d /a none other-device=/b,other-device=LABEL=x,nbd=/s",
+            "/a --name=d --other-device=/b --other-device=/dev/disk/by-label/x --nbd=unix:/s",
+        ),
+        (
+            "d /a /p tcrypt,protect-hidden,hidden-key-file=/k,hidden-key-file=/l,prf=sha512",
+            "/a --name=d --type=tcrypt --protect-hidden --hidden-key-file=/k --hidden-key-file=/l --prf=sha512 --passphrase-file=/p",
+        ),
+        ("d /a none reencrypt", "/a --name=d --reencrypt"),
+        ("d /a none reencrypt=full", "/a --name=d --reencrypt=full"),
+        (
+            "d /a /k loopaes,size=128,offset=8,data-offset=1K",
+            "/a --name=d --type=loopaes --key-size=128 --data-offset=8s --data-offset=1K --key-file=/k",
+        ),
+        (
             "d nbd://host/x none no-read-workqueue,no-write-workqueue,nbd=tcp:localhost:1",
             "nbd://host/x --name=d --nbd=tcp:localhost:1 --policy=inline,order=sorted,max-read-size=128K,max-write-size=128K",
         ),
@@ -90,6 +104,13 @@ fn what_cannot_be_done_is_told_by_its_word() {
         ("disk /disk.img none plain,cipher=aes-xts-plain64", "hash= for a passphrase"),
         ("disk /disk.img /k plain,cipher=aes-xts-plain64,hash=sha256", "say hash=plain"),
         ("disk /disk.img none same-cpu-crypt,policy=inline", "mean another"),
+        ("disk /disk.img none other-device=b", "other-device: \"b\" is neither an absolute path"),
+        ("disk /disk.img none tcrypt,hidden-key-file=k", "no absolute path"),
+        ("disk /disk.img none reencrypt=", "want a value"),
+        ("disk /disk.img none data-size=1M", "data-size: a header says it; of volumes of type plain only"),
+        ("disk /disk.img none luks,iv-large-sectors", "of volumes of type plain only"),
+        ("disk /disk.img none luks,hidden", "hidden: of volumes of type tcrypt only"),
+        ("disk /disk.img none veracrypt-pim=1", "pim: of volumes of type tcrypt only"),
         ("disk /disk.img none tpm2-device=/dev/tpm0", "only `auto`"),
     ] {
         let what = wrong(line);
@@ -179,6 +200,21 @@ fn a_file_is_what_open_is_asked_for() {
             "device = '/a'\ntype = 'plain'\ncipher = 'aes-xts-plain64'\nkey-size = 512\nkey-file = '/k'",
             "open /a --name=disk --cipher=aes-xts-plain64 --key-size=512 --type=plain --keyfile-size=64 --key-file=/k",
         ),
+        (
+            "device = '/a'\ntype = 'fvault2'\nother-device = ['/b', 'UUID=x']\nkey-file = '/k'",
+            "open /a --name=disk --other-device=/b --other-device=/dev/disk/by-uuid/x --type=fvault2 --key-file=/k",
+        ),
+        (
+            "device = '/a'\ntype = 'tcrypt'\nprotect-hidden = true\nhidden-key-file = '/k'\nprf = ['sha512', 'sha1']",
+            "open /a --name=disk --hidden-key-file=/k --prf=sha512 --prf=sha1 --protect-hidden --type=tcrypt",
+        ),
+        ("device = '/a'\nreencrypt = true", "open /a --name=disk --reencrypt"),
+        ("device = '/a'\nreencrypt = false", "open /a --name=disk"),
+        ("device = '/a'\nreencrypt = 'full'", "open /a --name=disk --reencrypt=full"),
+        (
+            "device = '/a'\ntype = 'loopaes'\nkey-size = 128\nkey-file = '/k'",
+            "open /a --name=disk --key-size=128 --type=loopaes --key-file=/k",
+        ),
     ] {
         assert_eq!(of_file(text).as_deref(), Ok(meant), "{text}");
     }
@@ -210,6 +246,20 @@ fn what_a_file_may_not_say_is_told_with_its_line() {
         ("device = '/a'\nexport-name = \"a\\u0000b\"", ", line 2: export-name: has a zero byte"),
         ("device = '/a'\ndevice = '/b'", ", line 2: duplicate key"),
         ("device = '/a'\nkey-size = 512", ", line 2: key-size: a header says it"),
+        (
+            "device = '/a'\n\ndata-size = '1M'",
+            ", line 3: data-size: a header says it; of volumes of type plain",
+        ),
+        ("device = '/a'\nhidden = true", ", line 2: hidden: of volumes of type tcrypt only"),
+        ("device = '/a'\nother-device = true", ", line 2: other-device: want a device or a list of them"),
+        ("device = '/a'\nother-device = ['/b', 'c']", ", line 2: other-device: \"c\" is neither"),
+        ("device = '/a'\nother-device = ''", ", line 2: other-device: says nothing"),
+        ("device = '/a'\nnbd = ['']", ", line 2: nbd: says nothing"),
+        (
+            "device = '/a'\ntype = 'tcrypt'\nprotect-hidden = true\nhidden-key-file = ['k']",
+            ", line 4: hidden-key-file: \"k\" is no absolute path",
+        ),
+        ("device = '/a'\nreencrypt = 1", ", line 2: reencrypt: want true or a string, not an integer"),
         ("device = '/a'\ntype = 'plain'\nkey-file = '/k'", ": plain: say cipher="),
         ("device = '/a'\nname = 'b'", ", line 2: name: no such key"),
         ("device = '/a'\npassphrase-command = '/bin/sh'", ", line 2: passphrase-command: no such key"),

@@ -16,7 +16,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::open_options::{self, Kind, OPTIONS};
 use super::options::Options;
-use super::{At, Entry, Wrong, absolute, device};
+use super::{At, Entry, Wrong, absolute, device, of_types};
 use crate::output::printable;
 
 /// The keys that are no options of `open`, or mean more here.
@@ -27,10 +27,6 @@ pub(super) const OWN: &[(&str, Kind)] = &[
     ("may-fail", Kind::Flag),
     ("network", Kind::Flag),
 ];
-
-/// Options of plain volumes only.
-const OF_PLAIN: [&str; 8] =
-    ["cipher", "data-offset", "data-size", "hash", "iv-large-sectors", "key-size", "sector-size", "skip"];
 
 /// Reads the volume of a file. The error has its line.
 pub(super) fn entry(path: &Path, text: &str) -> Result<Entry, Wrong> {
@@ -51,13 +47,9 @@ pub(super) fn entry(path: &Path, text: &str) -> Result<Entry, Wrong> {
     let (line, device) = file.device.ok_or_else(|| wrong((0, "device: it says none".into())))?;
     let device = device::path(&device).map_err(|what| wrong((line, format!("device: {what}"))))?;
     let lines = std::mem::take(&mut file.lines);
-    if !file.options.is_plain()
-        && let Some((name, line)) = lines.iter().find(|(name, _)| OF_PLAIN.contains(name))
-    {
-        return Err(wrong((
-            *line,
-            format!("{name}: a header says it; of volumes with type = \"plain\" only"),
-        )));
+    if let Some((name, what)) = of_types::misplaced(&file.options) {
+        let line = lines.iter().find(|(of, _)| *of == name).map_or(0, |(_, line)| *line);
+        return Err(wrong((line, what)));
     }
     let options = file.options.finish(file.key.is_some()).map_err(|what| wrong((0, what)))?;
     Ok(Entry { at: At::new(path, line), lines, name: parsed_name, device, key: file.key, options })
@@ -100,12 +92,15 @@ fn values(name: &str, kind: Kind, value: &DeValue<'_>) -> Result<Vec<Option<Stri
     let other = |want: &str| Err(format!("{name}: want {want}, not {}", article(value)));
     let one = |text: &str| Ok(vec![Some(text.to_owned())]);
     match (kind, value) {
-        (Kind::Flag | Kind::Places, DeValue::Boolean(on)) => Ok(if *on { vec![None] } else { Vec::new() }),
+        (Kind::Flag | Kind::OptionalText | Kind::Places, DeValue::Boolean(on)) => {
+            Ok(if *on { vec![None] } else { Vec::new() })
+        }
         (Kind::Flag, _) => other("true or false"),
         (_, DeValue::String(text)) if text.is_empty() => Err(format!("{name}: says nothing")),
         (_, DeValue::String(text)) if text.contains('\0') => Err(format!("{name}: has a zero byte")),
-        (Kind::Text, DeValue::String(text)) => one(text),
+        (Kind::Text | Kind::OptionalText, DeValue::String(text)) => one(text),
         (Kind::Text, _) => other("a string"),
+        (Kind::OptionalText, _) => other("true or a string"),
         (Kind::Path, DeValue::String(text)) => absolute(name, text).and_then(|_| one(text)),
         (Kind::Path, _) => other("an absolute path, in quotes"),
         (Kind::Size, DeValue::String(text)) => one(text),
@@ -121,15 +116,39 @@ fn values(name: &str, kind: Kind, value: &DeValue<'_>) -> Result<Vec<Option<Stri
         // 660 would be 01224.
         (Kind::Mode, DeValue::Integer(number)) if number.radix() == 8 => one(number.as_str()),
         (Kind::Mode, _) => other("\"660\" or 0o660"),
-        (Kind::Places, DeValue::String(text)) => place(name, text).map(|place| vec![Some(place)]),
-        (Kind::Places, DeValue::Array(places)) if !places.is_empty() => places
-            .iter()
-            .map(|each| match each.get_ref() {
-                DeValue::String(text) => place(name, text).map(Some),
+        (Kind::Places, _) => {
+            several(name, value, place).unwrap_or_else(|| other("true, a string or a list of strings"))
+        }
+        (Kind::Paths, _) => {
+            let path = |name: &str, text: &str| absolute(name, text).map(|_| text.to_owned());
+            several(name, value, path).unwrap_or_else(|| other("an absolute path or a list of them"))
+        }
+        (Kind::Devices, _) => {
+            several(name, value, device::named).unwrap_or_else(|| other("a device or a list of them"))
+        }
+        (Kind::Texts, _) => several(name, value, |_, text| Ok(text.to_owned()))
+            .unwrap_or_else(|| other("a string or a list of strings")),
+    }
+}
+
+/// Returns the values of a string or of a list of them; `None` for another value.
+fn several(
+    name: &str,
+    value: &DeValue<'_>,
+    parse: impl Fn(&str, &str) -> Result<String, String>,
+) -> Option<Result<Vec<Option<String>>, String>> {
+    match value {
+        DeValue::String(text) => Some(parse(name, text).map(|value| vec![Some(value)])),
+        DeValue::Array(values) if !values.is_empty() => {
+            let each = values.iter().map(|value| match value.get_ref() {
+                DeValue::String(text) if text.is_empty() => Err(format!("{name}: says nothing")),
+                DeValue::String(text) if text.contains('\0') => Err(format!("{name}: has a zero byte")),
+                DeValue::String(text) => parse(name, text).map(Some),
                 other => Err(format!("{name}: want a list of strings, not {} in it", article(other))),
-            })
-            .collect(),
-        (Kind::Places, _) => other("true, a string or a list of strings"),
+            });
+            Some(each.collect())
+        }
+        _ => None,
     }
 }
 
