@@ -7,7 +7,9 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use underseal_image::{ErrorKind, FormatOptions, Header, Image, OpenOptions, Result};
+use underseal_image::{
+    ErrorKind, FormatOptions, Header, Image, OpenOptions, Result, VeracryptOptions, format_veracrypt,
+};
 
 use self::own::{Own, image};
 use self::support::Loop;
@@ -128,10 +130,20 @@ fn a_detached_header_stays_that_of_the_open_volume() {
         Header::format(&path, b"secret", &options.pbkdf2(1000).header(&header)).unwrap();
         let volume = self::options(true).header(&header).open(&path).unwrap();
         let before = std::fs::read(&header).unwrap();
-        let made = Header::format(&other, b"secret", &apart(&header)).map(drop);
-        assert_eq!(made.unwrap_err().kind(), ErrorKind::Busy);
-        assert_eq!(Header::restore(&header, &backup, true).unwrap_err().kind(), ErrorKind::Busy);
-        assert!(std::fs::read(&header).unwrap() == before);
+        let image = FormatOptions::luks1().pbkdf2(1000).force(true);
+        let veracrypt = VeracryptOptions::new().unwrap().quick(true).force(true);
+        let step = |_, _| std::ops::ControlFlow::Continue(());
+        let changes: [(&str, &dyn Fn() -> Result<()>); 4] = [
+            ("a detached header", &|| Header::format(&other, b"new", &apart(&header)).map(drop)),
+            ("an image", &|| Header::format(&header, b"new", &image).map(drop)),
+            ("VeraCrypt", &|| format_veracrypt(&header, &[b'x'; 20], &veracrypt, step).map(drop)),
+            ("a backup", &|| Header::restore(&header, &backup, true)),
+        ];
+        for (what, change) in changes {
+            assert_eq!(change().map_err(|e| e.kind()), Err(ErrorKind::Busy), "{what}");
+            assert!(std::fs::read(&header).unwrap() == before, "{what}");
+        }
+        volume.write_at(0, b"x").unwrap();
         volume.flush().unwrap();
         drop(volume);
         Header::format(&other, b"secret", &apart(&header)).unwrap();

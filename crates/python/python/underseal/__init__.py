@@ -433,7 +433,10 @@ def format(
     header=None,
     force=False,
 ):
-    """Makes a new LUKS volume on an existing image file or block device. ``key_size`` and ``sector_size`` are in bytes."""
+    """Makes a new LUKS volume on an existing image file or block device. ``key_size`` and ``sector_size`` are in bytes.
+
+    ``force`` overwrites what is there, but not the detached header of a volume that is open (``Busy``).
+    """
     _underseal.format(
         os.fsdecode(path),
         _secret(passphrase),
