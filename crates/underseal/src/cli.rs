@@ -1,6 +1,6 @@
 //! The command line: all commands, and in `cli/` the groups of options that several of them share.
-//! The arguments of one command lie beside its action, in `commands/`. The help and the manual pages
-//! are made from these types.
+//! The arguments of one command lie beside its action, in `commands/`. The help and the manual
+//! pages are made from these types.
 
 mod area;
 mod on_error;

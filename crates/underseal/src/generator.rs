@@ -139,7 +139,7 @@ fn conf(entry: &Entry, table: &Table) -> String {
     }
     // Services stop in the reverse order: a volume writes to those below it until it is closed.
     for lower in volumes::below(entry, &table.volumes).filter(|lower| unfit(lower).is_none()) {
-        // The first client of a socket starts the service, which is stopped after that all the same.
+        // The first client of a socket starts the service, which stops after that all the same.
         let listens = lower.waits_for_clients().then(|| socket(lower));
         line("Requires", listens.as_ref().unwrap_or(&service(lower)));
         listens.iter().for_each(|socket| line("After", socket));

@@ -36,7 +36,8 @@ pub(super) fn path(text: &str) -> Result<PathBuf, String> {
     ))
 }
 
-/// Returns the device of an option as an argument of `open`. The error begins with the option's name.
+/// Returns the device of an option as an argument of `open`. The error begins with the option's
+/// name.
 pub(super) fn named(name: &str, text: &str) -> Result<String, String> {
     let path = path(text).map_err(|what| format!("{name}: {what}"))?;
     path.into_os_string().into_string().map_err(|_| format!("{name}: {text:?} is no text"))
