@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::command::common::is_running;
 use crate::front::pair::{CHEAP, Open, Pair, all, with_stdin};
 use crate::support::mounts::{cannot_mount, skip};
 use crate::support::tools::{PATIENCE, children, wait_until};
@@ -59,6 +60,18 @@ impl<'a> Served<'a> {
     fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(self.pid.cast_signed()).unwrap();
         kill_process(pid, signal).unwrap();
+    }
+
+    /// Kills the server and all of its processes. No command asks for the volume meanwhile: the
+    /// first one that finds it dead takes its link away.
+    fn kill_all(&self) {
+        let helpers = children(self.pid);
+        assert!(!helpers.is_empty());
+        for helper in helpers {
+            kill_process(Pid::from_raw(helper).unwrap(), Signal::KILL).unwrap();
+        }
+        self.signal(Signal::KILL);
+        wait_until("the server is gone", PATIENCE, || !is_running(self.pid));
     }
 
     fn ours(&self, word: &str) -> (Option<i32>, String) {
@@ -165,13 +178,7 @@ fn a_link_leads_to_no_device_that_another_file_has() {
     // The server was killed, with all of its processes.
     for verb in ["status", "close"] {
         let served = Served::start(&pair, "astray");
-        let helpers = children(served.pid);
-        assert!(!helpers.is_empty());
-        for helper in helpers {
-            kill_process(Pid::from_raw(helper).unwrap(), Signal::KILL).unwrap();
-        }
-        served.signal(Signal::KILL);
-        wait_until("the server is gone", PATIENCE, || !served.is_open());
+        served.kill_all();
         assert_eq!(fs::read_link(&served.link).unwrap(), served.device, "which has the dead file");
         let is_other = reuse(&served);
         let (status, said) = served.ours(verb);
@@ -187,11 +194,7 @@ fn a_link_leads_to_no_device_that_another_file_has() {
 
     // `close` removes everything that a killed server has left.
     let served = Served::start(&pair, "astray");
-    for helper in children(served.pid) {
-        kill_process(Pid::from_raw(helper).unwrap(), Signal::KILL).unwrap();
-    }
-    served.signal(Signal::KILL);
-    wait_until("the server is gone", PATIENCE, || !served.is_open());
+    served.kill_all();
     let (status, said) = served.ours("close");
     assert_eq!(status, Some(4), "{said}");
     served.is_gone(SOON);
