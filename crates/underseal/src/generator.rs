@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use crate::error::{Error, Result};
 use crate::logging;
-use crate::volumes::{self, Entry, Table};
+use crate::volumes::{self, Below, Entry, Layers, Table};
 
 const UNITS: &str = "/usr/lib/systemd/system";
 
@@ -57,12 +57,16 @@ fn generate(list: &Path, folder: &Path) -> Result<()> {
         log::error!("{}", wrong.error().what());
     }
     let failed = |e: io::Error| Error::io(folder, "cannot write", e);
+    let volumes: Vec<&Entry> = table.volumes.iter().collect();
+    let layers = Layers::of(&volumes);
     let mut any = false;
-    for entry in &table.volumes {
+    for (number, entry) in volumes.iter().enumerate() {
         match unfit(entry) {
             Some(why) => log::warn!("{}", entry.complain(&why).what()),
             None => {
-                write(entry, &table, folder).map_err(failed)?;
+                let below = layers.below(number).iter().map(|below| (volumes[below.lower], *below));
+                let below: Vec<_> = below.filter(|(lower, _)| unfit(lower).is_none()).collect();
+                write(entry, &below, folder).map_err(failed)?;
                 any |= entry.is_auto();
             }
         }
@@ -84,7 +88,7 @@ fn unfit(entry: &Entry) -> Option<String> {
     mounted.then(|| format!("{name}: a service's mount nobody sees; `underseal up` opens it"))
 }
 
-fn write(entry: &Entry, table: &Table, folder: &Path) -> io::Result<()> {
+fn write(entry: &Entry, below: &[(&Entry, Below)], folder: &Path) -> io::Result<()> {
     let unit = service(entry);
     if entry.is_auto() {
         let (unit, file) = match entry.waits_for_clients() {
@@ -95,7 +99,7 @@ fn write(entry: &Entry, table: &Table, folder: &Path) -> io::Result<()> {
     }
     let drop_in = folder.join(format!("{unit}.d"));
     fs::create_dir_all(&drop_in)?;
-    fs::write(drop_in.join("50-volume.conf"), conf(entry, table))
+    fs::write(drop_in.join("50-volume.conf"), conf(entry, below))
 }
 
 /// Returns the name of the unit that serves a volume.
@@ -118,8 +122,8 @@ fn want(folder: &Path, who: &str, what: &str, file: &str) -> io::Result<()> {
     }
 }
 
-/// Returns the drop-in of a volume of the table.
-fn conf(entry: &Entry, table: &Table) -> String {
+/// Returns the drop-in of a volume, which lies on others.
+fn conf(entry: &Entry, below: &[(&Entry, Below)]) -> String {
     let mut text = String::from("# Made by underseal-generator of the list of volumes.\n[Unit]\n");
     let mut line = |name: &str, value: &str| {
         // Writing to a string does not fail.
@@ -137,12 +141,17 @@ fn conf(entry: &Entry, table: &Table) -> String {
         // its volumes.
         line("Before", "underseal.target");
     }
-    // Services stop in the reverse order: a volume writes to those below it until it is closed.
-    for lower in volumes::below(entry, &table.volumes).filter(|lower| unfit(lower).is_none()) {
-        // The first client of a socket starts the service, which stops after that all the same.
-        let listens = lower.waits_for_clients().then(|| socket(lower));
-        line("Requires", listens.as_ref().unwrap_or(&service(lower)));
-        listens.iter().for_each(|socket| line("After", socket));
+    // Services stop in the reverse order: a volume writes to those below it until it is closed. They
+    // are wanted and not required: a required service that is started again after a crash would stop
+    // this one first, which cannot write what it has without that one.
+    for (lower, below) in below {
+        if below.by_systemd {
+            // The first client of a socket starts the service.
+            line("Wants", &socket(lower));
+            line("After", &socket(lower));
+        } else {
+            line("Wants", &service(lower));
+        }
         line("After", &service(lower));
     }
     for path in entry.files() {

@@ -37,7 +37,7 @@ use std::path::{Path, PathBuf};
 use underseal_export::control::{Directory, Name};
 
 use crate::error::{Error, Result};
-pub(crate) use layers::{below, layers};
+pub(crate) use layers::{Below, Layers};
 use options::Options;
 
 /// The default path of the list.
@@ -245,6 +245,13 @@ impl Entry {
         self.value("fuse").map(Path::new)
     }
 
+    /// Returns the devices that the volume lies on, and its detached header: paths and URIs.
+    fn images(&self) -> impl Iterator<Item = &Path> {
+        let named = self.options.of_open.iter().filter(|(name, _)| ["header", "other-device"].contains(name));
+        let others = named.filter_map(|(_, place)| place.as_deref()).map(Path::new);
+        std::iter::once(&*self.device).chain(others)
+    }
+
     /// Returns the files and devices that must exist before the volume is opened.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
         const OPTIONS: &[&str] = &[
@@ -275,8 +282,11 @@ impl Entry {
 
     /// Returns true when the volume needs other machines, or sockets with network addresses.
     pub(crate) fn needs_network(&self) -> bool {
-        let device = self.device.to_string_lossy();
-        let is_remote = !device.starts_with('/') && !device.contains("+unix:");
+        let is_away = |image: &Path| {
+            let image = image.to_string_lossy();
+            !image.starts_with('/') && !image.contains("+unix:")
+        };
+        let is_remote = self.images().any(is_away);
         let mut places = self.options.of_open.iter().filter(|(option, _)| *option == "nbd");
         let tcp = places.any(|(_, place)| place.as_ref().is_some_and(|place| place.starts_with("tcp:")));
         self.options.netdev || is_remote || tcp || self.value("metrics").is_some()

@@ -1,7 +1,8 @@
 //! The order of volumes that lie over each other: what one volume serves may be the device of
 //! another one. The lower is opened first and closed last, since the upper one writes as it closes.
 
-use std::path::{Path, PathBuf};
+use std::net::IpAddr;
+use std::path::{Component, Path, PathBuf};
 
 use underseal_device::nbd::NbdAddress;
 use underseal_export::control::Directory;
@@ -10,93 +11,140 @@ use underseal_export::net::Endpoint;
 use super::Entry;
 use crate::lower::{Remote, address};
 
-/// Returns the volumes in layers: each volume lies on volumes of earlier layers, or on none. In a
-/// ring of volumes, which cannot be opened anyway, the order is any.
-pub(crate) fn layers<'t>(volumes: &[&'t Entry]) -> Vec<Vec<&'t Entry>> {
-    let below: Vec<Vec<usize>> = volumes
-        .iter()
-        .map(|upper| {
-            let lies_on = Below::of(upper);
-            (0..volumes.len()).filter(|&lower| lies_on.is(volumes[lower])).collect()
-        })
-        .collect();
-    let mut layer = vec![0; volumes.len()];
-    // The longest chain has as many links as there are volumes.
-    for _ in 1..volumes.len() {
-        for upper in 0..volumes.len() {
-            let least = below[upper].iter().map(|&lower| layer[lower] + 1).max().unwrap_or(0);
-            layer[upper] = least.min(volumes.len() - 1);
-        }
-    }
-    let count = layer.iter().max().map_or(0, |last| last + 1);
-    let of = |number| {
-        let pairs = volumes.iter().zip(&layer).filter(move |(_, layer)| **layer == number);
-        pairs.map(|(entry, _)| *entry).collect::<Vec<_>>()
-    };
-    (0..count).map(of).filter(|layer: &Vec<_>| !layer.is_empty()).collect()
+/// Volumes, and which of them each lies on.
+pub(crate) struct Layers {
+    below: Vec<Vec<Below>>,
 }
 
-/// Returns those of the volumes that the entry lies on.
-pub(crate) fn below<'t>(entry: &Entry, volumes: &'t [Entry]) -> impl Iterator<Item = &'t Entry> {
-    let below = Below::of(entry);
-    let name = entry.name.clone();
-    volumes.iter().filter(move |lower| lower.name != name && below.is(lower))
+/// A volume that another one lies on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Below {
+    /// The position among the volumes.
+    pub(crate) lower: usize,
+    /// True when the upper one reaches it by the socket that systemd listens at.
+    pub(crate) by_systemd: bool,
+}
+
+impl Layers {
+    pub(crate) fn of(volumes: &[&Entry]) -> Self {
+        let served: Vec<Served> = volumes.iter().map(|entry| Served::of(entry)).collect();
+        let below = |(upper, entry): (usize, &&Entry)| {
+            let needs = Needs::of(entry);
+            let others = served.iter().enumerate().filter(|(lower, _)| *lower != upper);
+            others
+                .filter_map(|(lower, served)| Some(Below { lower, by_systemd: needs.from(served)? }))
+                .collect()
+        };
+        Self { below: volumes.iter().enumerate().map(below).collect() }
+    }
+
+    /// Returns the volumes that a volume lies on.
+    pub(crate) fn below(&self, upper: usize) -> &[Below] {
+        &self.below[upper]
+    }
+
+    /// Returns for each volume those that are opened before it.
+    pub(crate) fn lower(&self) -> Vec<Vec<usize>> {
+        self.below.iter().map(|below| below.iter().map(|below| below.lower).collect()).collect()
+    }
+
+    /// Returns for each volume those that are closed before it.
+    pub(crate) fn upper(&self) -> Vec<Vec<usize>> {
+        let mut upper = vec![Vec::new(); self.below.len()];
+        for (volume, below) in self.below.iter().enumerate() {
+            below.iter().for_each(|below| upper[below.lower].push(volume));
+        }
+        upper
+    }
 }
 
 /// The requirements of a volume before it is opened. Paths are compared as they are written: to
 /// look one up may wait for a server that hangs.
-struct Below {
-    server: Option<NbdAddress>,
+struct Needs {
+    servers: Vec<NbdAddress>,
     files: Vec<PathBuf>,
 }
 
-impl Below {
+impl Needs {
     fn of(entry: &Entry) -> Self {
-        let server = match address(&entry.device) {
+        let server = |name: &Path| match address(name) {
             Ok(Some(Remote::Nbd(address))) => Some(address),
             _ => None,
         };
-        Self { server, files: entry.files().map(|path| path.components().collect()).collect() }
+        Self {
+            servers: entry.images().filter_map(server).collect(),
+            files: entry.files().map(plain).collect(),
+        }
     }
 
-    /// Returns true when another volume serves a part of it.
-    fn is(&self, other: &Entry) -> bool {
-        let is_server = |server| other.endpoints().iter().any(|endpoint| is_at(server, endpoint));
-        self.server.as_ref().is_some_and(is_server)
-            || other.nodes().iter().any(|node| self.files.iter().any(|file| file.starts_with(node)))
+    /// Returns a value when the other volume serves a part of it: true by systemd's socket.
+    fn from(&self, other: &Served) -> Option<bool> {
+        let reaches = |endpoint: &Endpoint| self.servers.iter().any(|server| is_at(server, endpoint));
+        if other.nodes.iter().any(|node| self.files.iter().any(|file| file.starts_with(node)))
+            || other.endpoints.iter().any(reaches)
+        {
+            return Some(false);
+        }
+        other.by_systemd.as_ref().is_some_and(reaches).then_some(true)
     }
 }
 
-impl Entry {
-    /// Returns where the volume is served over NBD.
-    fn endpoints(&self) -> Vec<Endpoint> {
-        let own = || Endpoint::Unix(Directory::of_user().socket_for_clients(&self.name));
-        // The path of the package's unit of sockets.
-        let of_systemd = || Endpoint::Unix(format!("/run/underseal/{}.nbd", self.name).into());
-        let values = self.options.of_open.iter().filter(|(name, _)| *name == "nbd");
+/// The places where a volume's plain bytes are.
+struct Served {
+    endpoints: Vec<Endpoint>,
+    /// The socket that systemd listens at for the volume.
+    by_systemd: Option<Endpoint>,
+    nodes: Vec<PathBuf>,
+}
+
+impl Served {
+    fn of(entry: &Entry) -> Self {
+        let own = || Endpoint::Unix(Directory::of_user().socket_for_clients(&entry.name));
+        let has = |option: &str| entry.options.of_open.iter().any(|(name, _)| *name == option);
+        let values = entry.options.of_open.iter().filter(|(name, _)| *name == "nbd");
         let named = values.filter_map(|(_, place)| match place.as_deref() {
             None => Some(own()),
-            Some("systemd") => Some(of_systemd()),
-            Some(place) => place.parse().ok(),
+            Some("systemd") => None,
+            Some(place) => match place.parse().ok()? {
+                Endpoint::Unix(path) => Some(Endpoint::Unix(plain(&path))),
+                tcp @ Endpoint::Tcp { .. } => Some(tcp),
+            },
         });
-        named.chain(self.options.own_socket.then(own)).collect()
-    }
-
-    /// Returns the paths that lead to the volume's plain bytes.
-    fn nodes(&self) -> Vec<PathBuf> {
-        let is_ublk = self.options.of_open.iter().any(|(name, _)| *name == "ublk");
-        let number = self.value("ublk-id").map(|number| format!("/dev/ublkb{number}").into());
-        let link = is_ublk.then(|| Path::new("/dev/underseal").join(self.name.as_str()));
-        self.mount_point().map(Path::to_owned).into_iter().chain(number).chain(link).collect()
+        let endpoints = named.chain(entry.options.own_socket.then(own)).collect();
+        // The path is that of the package's unit of sockets.
+        let of_unit = || Endpoint::Unix(format!("/run/underseal/{}.nbd", entry.name).into());
+        let number = entry.value("ublk-id").map(|number| format!("/dev/ublkb{number}").into());
+        let link = has("ublk").then(|| Path::new("/dev/underseal").join(entry.name.as_str()));
+        let nodes = entry.mount_point().map(plain).into_iter().chain(number).chain(link).collect();
+        Self { endpoints, by_systemd: entry.waits_for_clients().then(of_unit), nodes }
     }
 }
 
-/// Returns true when a client of the address reaches the endpoint, as far as their texts say: of a
-/// server that listens on several addresses this host's own names are taken for one.
+/// Returns a path without detours that its text shows.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(plain.pop()),
+            Component::CurDir => {}
+            part => plain.push(part),
+        }
+    }
+    match plain.strip_prefix("/var/run") {
+        Ok(below) => Path::new("/run").join(below),
+        Err(_) => plain,
+    }
+}
+
+/// Returns true when a client of the address reaches the endpoint, as far as their texts say: this
+/// host's own names and addresses are taken for one.
 fn is_at(client: &NbdAddress, endpoint: &Endpoint) -> bool {
-    let is_here = |host: &str| matches!(host, "localhost" | "127.0.0.1" | "::1" | "0.0.0.0" | "::");
+    let is_here = |host: &str| match host.parse::<IpAddr>() {
+        Ok(address) => address.is_loopback() || address.is_unspecified(),
+        Err(_) => matches!(host, "localhost" | "ip6-localhost" | "ip6-loopback"),
+    };
     match endpoint {
-        Endpoint::Unix(path) => client.socket() == Some(path),
+        Endpoint::Unix(path) => client.socket().is_some_and(|socket| plain(socket) == *path),
         Endpoint::Tcp { host, port } => client.host_and_port().is_some_and(|(theirs, theirs_port)| {
             *port == theirs_port && (host == theirs || is_here(host) && is_here(theirs))
         }),
@@ -108,41 +156,46 @@ mod tests {
     use super::super::Table;
     use super::*;
 
-    /// Returns the names in each layer.
-    fn names(list: &str) -> Vec<String> {
+    /// Returns what each volume lies on, as `upper:lower`; `!` stands before systemd's socket.
+    fn pairs(list: &str) -> String {
         let table = Table::parse(Path::new("/list"), list);
         assert!(table.wrong.is_empty(), "{:?}", table.wrong);
         let all: Vec<&Entry> = table.volumes.iter().collect();
-        let names =
-            |layer: &Vec<&Entry>| layer.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join(" ");
-        layers(&all).iter().map(names).collect()
+        let layers = Layers::of(&all);
+        let pairs = all.iter().enumerate().flat_map(|(upper, entry)| {
+            let all = &all;
+            layers.below(upper).iter().map(move |below| {
+                let sign = if below.by_systemd { "!" } else { "" };
+                format!("{}:{sign}{}", entry.name, all[below.lower].name)
+            })
+        });
+        pairs.collect::<Vec<_>>().join(" ")
     }
 
     #[test]
-    fn volumes_over_others_come_after_them() {
-        assert_eq!(names(""), [] as [&str; 0]);
-        assert_eq!(names("a /a.img /k\nb /b.img /k"), ["a b"]);
-        // Sockets, the default one, ports, mounts, folders of keys.
-        let list = "top nbd+unix:///?socket=/run/m.sock /k\n\
-                    middle nbd://127.0.0.1:7000/x /k nbd=/run/m.sock\n\
+    fn volumes_lie_on_what_others_serve() {
+        assert_eq!(pairs(""), "");
+        assert_eq!(pairs("a /a.img /k\nb /b.img /k"), "");
+        // Sockets, ports, mounts, devices; the key on another one's mount.
+        let list = "top nbd+unix:///?socket=/var/run/x/../m.sock /k\n\
+                    middle nbd://127.0.0.2:7000/x /k nbd=/run/m.sock\n\
                     low /low.img /k nbd=tcp:localhost:7000\n\
                     beside /b.img /k fuse=/mnt/b\n\
-                    over /mnt/b /k\n\
+                    over /b2.img /mnt/b/key\n\
                     other nbd://far:7000/x /k\n\
                     key /k.img /k ublk,ublk-id=3\n\
                     node /dev/ublkb3 /k\n\
                     link /dev/underseal/key /k";
-        assert_eq!(names(list), ["low beside other key", "middle over node link", "top"]);
+        assert_eq!(pairs(list), "top:middle middle:low over:beside node:key link:key");
         let socket = Directory::of_user().socket_for_clients(&"own".parse().unwrap());
         let list = format!("over nbd+unix:///?socket={} /k\nown /a.img /k nbd", socket.display());
-        assert_eq!(names(&list), ["own", "over"]);
-    }
-
-    #[test]
-    fn a_ring_of_volumes_has_an_order_all_the_same() {
-        let list = "a nbd+unix:///?socket=/b /k nbd=/a\nb nbd+unix:///?socket=/a /k nbd=/b\nc /c.img /k";
-        let layers = names(list);
-        let all: usize = layers.iter().map(|layer| layer.split(' ').count()).sum();
-        assert_eq!((all, layers[0].as_str()), (3, "c"));
+        assert_eq!(pairs(&list), "over:own");
+        let list = "low /l.img /k nbd=systemd,nbd=/x\na nbd+unix:///?socket=/x /k\n\
+                    b nbd+unix:///?socket=/run/underseal/low.nbd /k";
+        assert_eq!(pairs(list), "a:low b:!low");
+        // A volume does not lie on itself, and rings are not looked for here.
+        let list = "a nbd+unix:///?socket=/a /k nbd=/a\n\
+                    b nbd+unix:///?socket=/c /k nbd=/b\nc nbd+unix:///?socket=/b /k nbd=/c";
+        assert_eq!(pairs(list), "b:c c:b");
     }
 }

@@ -167,8 +167,12 @@ fn a_link_leads_to_no_device_that_another_file_has() {
     let is_other = reuse(&served);
     assert!(served.is_open());
     assert_eq!(fs::read_link(&served.link).unwrap(), served.open.plain);
+    let helpers = children(served.pid);
     let (status, said) = served.ours("close");
     assert_eq!(status, Some(0), "{said}");
+    // Helpers would take away what a later server of that name leaves, too.
+    let run = || helpers.iter().any(|helper| is_running(helper.cast_unsigned()));
+    wait_until("its helpers have ended", PATIENCE, || !run());
     assert!(fs::symlink_metadata(&served.link).is_err());
     if is_other {
         assert!(served.about("loop/backing_file").unwrap().ends_with("/other"));

@@ -84,6 +84,33 @@ fn volumes_over_others_are_opened_after_them_and_closed_before_them() {
     }
 }
 
+/// The upper volume has bytes that only the lower one can take.
+#[test]
+fn a_volume_stays_open_below_one_that_could_not_be_closed() {
+    let mut host = Host::new();
+    let socket = host.directory().join("low.nbd");
+    let key = host.scratch.file("key", &[7; 64]);
+    host.line(format!(
+        "top nbd+unix:///?socket={} {} nbd,plain,cipher=aes-xts-plain64,size=512",
+        text(&socket),
+        text(&key)
+    ));
+    host.volume("low", "nbd");
+    host.volume("beside", "nbd");
+    host.does("up");
+    Client::connect(&host.directory().join("top.nbd")).unwrap().write(0, &[7; 4096]).unwrap();
+    // The last flush of the upper volume waits for it.
+    let low = host.pid("low").unwrap();
+    kill_process(low, Signal::STOP).unwrap();
+    let ran = host.run("down --timeout 2");
+    assert_eq!(ran.code, Some(7), "{ran:?}");
+    assert!(ran.err.contains("low: top lies on it"), "{ran:?}");
+    assert_eq!(ran.out, "beside is down\n");
+    kill_process(low, Signal::CONT).unwrap();
+    host.does("down");
+    assert_eq!(host.states(), "top:down low:down beside:down");
+}
+
 #[test]
 fn one_that_fails_leaves_the_others_alone() {
     let mut host = Host::new();

@@ -1,16 +1,18 @@
 //! `underseal down`.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
 
-use super::together::side_by_side;
+use super::together::in_order;
 use super::{AT_LAST, WhichArgs, end, lock, status};
 use crate::commands::close_open;
 use crate::commands::control::CloseLimitArgs;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::exit::Exit;
 use crate::output::print;
-use crate::volumes::{Chosen, Entry, Table, layers};
+use crate::volumes::{Chosen, Entry, Layers, Table};
 
 /// How many volumes are closed at a time: closing is mostly waiting.
 const AT_A_TIME: usize = 32;
@@ -35,20 +37,24 @@ pub(in crate::commands) fn run(args: &DownArgs, quiet: bool) -> Result<()> {
     let table = Table::read(&args.which.config)?;
     let Chosen { volumes, wrong } = table.choose(&args.which.names)?;
     let named = !args.which.names.is_empty();
-    let close = |entry: &&Entry| {
+    let before = Layers::of(&volumes).upper();
+    let closed: Vec<AtomicBool> = volumes.iter().map(|_| AtomicBool::new(false)).collect();
+    let close = |number: usize, entry: &&Entry| {
+        // A volume writes to those below it until it is closed.
+        let mut open = before[number].iter().filter(|upper| !closed[**upper].load(Ordering::SeqCst));
+        if let Some(upper) = open.next() {
+            let what = format!("{} lies on it, and could not be closed", volumes[*upper].name);
+            return Err(Error::new(Exit::InUse, what).with_remedy("close that volume first"));
+        }
         let ended = bring_down(entry, args.limit.within());
+        closed[number].store(ended.is_ok(), Ordering::SeqCst);
         if let (Ok(true), false) = (&ended, quiet) {
             let _ = print(&format!("{} is down\n", entry.name));
         }
         ended.map(drop)
     };
-    // A volume writes to those below it until it is closed.
-    let layers = layers(&volumes).into_iter().rev();
-    let ended = layers.flat_map(|layer| {
-        let ended = side_by_side(&layer, AT_A_TIME, close);
-        layer.into_iter().zip(ended)
-    });
-    end(&wrong, ended.collect(), named)
+    let ended = in_order(&volumes, &before, &[(AT_A_TIME, &|_| true)], close);
+    end(&wrong, volumes.into_iter().zip(ended).collect(), named)
 }
 
 /// Closes a volume; returns false where it was not open.

@@ -15,14 +15,14 @@ use clap::{Args, Parser};
 use rustix::io::Errno;
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
-use super::together::side_by_side;
+use super::together::{Lane, in_order};
 use super::{ANSWERS, WhichArgs, end, lock, status};
 use crate::cli::{Cli, Command as Which};
 use crate::commands::open::{self, OpenArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::{print, printable};
-use crate::volumes::{Chosen, Entry, Table, layers};
+use crate::volumes::{Chosen, Entry, Layers, Table};
 
 /// The program that asks for passphrases through systemd's agents.
 const AGENTS: &str = "/usr/bin/systemd-ask-password";
@@ -68,7 +68,7 @@ pub(in crate::commands) fn run(args: &UpArgs, quiet: bool) -> Result<()> {
     volumes.retain(|entry| named || entry.is_auto() && !entry.waits_for_clients());
     let processors = thread::available_parallelism().map_or(1, usize::from);
     let jobs = args.jobs.map_or(processors, usize::from);
-    let open = |entry: &&Entry| {
+    let open = |entry: &Entry| {
         let ended = bring_up(entry);
         if let (Ok(Some(at)), false) = (&ended, quiet) {
             // The volume is open even if the message cannot be printed.
@@ -76,26 +76,11 @@ pub(in crate::commands) fn run(args: &UpArgs, quiet: bool) -> Result<()> {
         }
         ended.map(drop)
     };
-    // A volume is opened once those below it are.
-    let ended = layers(&volumes).into_iter().flat_map(|layer| open_layer(&layer, jobs, &open));
-    end(&wrong, ended.collect(), named)
-}
-
-/// Opens volumes of which none lies on another one.
-fn open_layer<'t>(
-    volumes: &[&'t Entry],
-    jobs: usize,
-    open: &(impl Fn(&&'t Entry) -> Result<()> + Sync),
-) -> Vec<(&'t Entry, Result<()>)> {
-    // A person answers one question after the other; volumes without questions need not wait.
-    let (asked, others): (Vec<_>, Vec<_>) = volumes.iter().copied().partition(|entry| entry.asks());
-    let (mut ended, of_asked): (Vec<_>, Vec<_>) = thread::scope(|scope| {
-        let others = scope.spawn(|| side_by_side(&others, jobs, open));
-        let of_asked = asked.iter().map(open).collect();
-        (others.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), of_asked)
-    });
-    ended.extend(of_asked);
-    others.into_iter().chain(asked).zip(ended).collect()
+    // A volume is opened once those below it are. A person answers one question after the other;
+    // volumes without questions need not wait.
+    let lanes: [Lane<'_, &Entry>; 2] = [(jobs, &|entry| !entry.asks()), (1, &|entry| entry.asks())];
+    let ended = in_order(&volumes, &Layers::of(&volumes).lower(), &lanes, |_, entry| open(entry));
+    end(&wrong, volumes.into_iter().zip(ended).collect(), named)
 }
 
 /// Returns the volume's options in the form of `underseal open`. Fails with `Usage`, which names
