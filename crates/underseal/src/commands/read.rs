@@ -4,12 +4,13 @@ use std::fs::File;
 use std::io::{self, IsTerminal, stdout};
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
 use underseal_datapath::Mapping;
+use underseal_device::open_again;
 
 use super::check::Lost;
 use super::same_file;
@@ -132,7 +133,8 @@ struct OutputFile<'a> {
 }
 
 impl<'a> OutputFile<'a> {
-    /// Fails with `InUse` where a program has the file open as an image, which is unchanged then.
+    /// Fails with `InUse` where a program has the file open as an image, or the kernel has mounted
+    /// the disk, which is unchanged then.
     fn open(path: Option<&'a Path>) -> Result<Self> {
         let Some(path) = path else {
             // Chunks are large, so the standard library's buffer is bypassed.
@@ -142,9 +144,19 @@ impl<'a> OutputFile<'a> {
         };
         let failed = |e| Error::io(path, "cannot create", e);
         let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(path);
-        let file = file.map_err(failed)?;
+        let mut file = file.map_err(failed)?;
         let about = file.metadata().map_err(failed)?;
-        let below = lock_as_image(&file, path)?;
+        let is_disk = about.file_type().is_block_device();
+        if is_disk {
+            file = open_again(&file, libc::O_EXCL).map_err(|e| match e.kind() {
+                io::ErrorKind::ResourceBusy => {
+                    Error::new(Exit::InUse, format!("{}: is in use", path.display())).because(&e)
+                }
+                _ => failed(e),
+            })?;
+        }
+        // Pipes, terminals and /dev/null are shared.
+        let below = if is_disk || about.is_file() { lock_as_image(&file, path)? } else { None };
         if about.is_file() {
             file.set_len(0).map_err(failed)?;
         }
