@@ -41,13 +41,22 @@ pub fn lock(file: &File, name: &str, exclusive: bool) -> Result<(), Error> {
     for_a_moment(take).map_err(|e| refused(name, e))
 }
 
-/// Opens the file of a detached header once more, and locks it as the image of a reader for as long
-/// as the result is open: no program makes another volume of it meanwhile. Returns `None` where
-/// there can be no lock, and where a server has the file as its own image, locked for itself alone.
-pub fn lock_header(file: &File) -> Option<File> {
-    let again = crate::open_again(file, 0).ok()?;
-    lock(&again, "the detached header", false).ok()?;
-    Some(again)
+/// Opens the file of a detached header once more, and locks it as the image of a reader, with the
+/// file below it where it is a loop device, for as long as the results are open: no program makes
+/// another volume of the header meanwhile. Returns no files where there can be no locks.
+///
+/// # Errors
+/// `Locked` when another program has the file as its own image, which it writes.
+pub fn lock_header(file: &File) -> Result<Vec<File>, Error> {
+    let mut locked: Vec<File> = crate::lock_loop_file(file, false)?.into_iter().collect();
+    if let Ok(again) = crate::open_again(file, 0) {
+        match lock(&again, "the file of the detached header", false) {
+            Err(e) if e.kind() == ErrorKind::Locked => return Err(e),
+            Err(_) => {}
+            Ok(()) => locked.push(again),
+        }
+    }
+    Ok(locked)
 }
 
 /// As [`lock`], of an image that is a part of a file: users of other parts are not kept away. Fails

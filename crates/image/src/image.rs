@@ -30,8 +30,8 @@ pub struct Image {
     /// Ranges that must not change: metadata of BitLocker, a hidden volume.
     guards: Guards,
     _reencryption: Option<ReencryptionLock>,
-    /// The file of a detached header, with its lock.
-    _header: Option<File>,
+    /// The file of a detached header, with its lock, and a file below it.
+    _header: Vec<File>,
 }
 
 /// A run of the volume, as [`Image::segments`] returns it.
@@ -65,7 +65,7 @@ impl Image {
             turn: ImageLock::new(writable),
             guards: Guards::default(),
             _reencryption: reencryption,
-            _header: None,
+            _header: Vec::new(),
         }
     }
 
@@ -74,8 +74,8 @@ impl Image {
         self
     }
 
-    pub(crate) fn with_header(mut self, lock: Option<File>) -> Self {
-        self._header = lock;
+    pub(crate) fn with_header(mut self, locks: Vec<File>) -> Self {
+        self._header = locks;
         self
     }
 

@@ -337,7 +337,8 @@ impl OpenOptions {
         };
         // The lock of the image does not exclude programs that would make another volume of the
         // header alone.
-        let detached = self.header.as_ref().and_then(|_| lock_header(on.local()?));
+        let is_apart = self.header.is_some() && !on.is_same_file(&lower);
+        let detached = on.local().filter(|_| is_apart).map(lock_header).transpose()?;
         let mut header = underseal_volume::Header::read(&on)?;
         let mut lock = None;
         if let underseal_volume::Header::Luks2(_) = header {
@@ -372,7 +373,7 @@ impl OpenOptions {
         let volume = header.activate(&key, size, &options)?;
         let info = crate::header::info(&header)?;
         let image = Image::new(volume, vec![lower], layer, self.writable, info, lock);
-        Ok(image.with_keyslot(slot).with_header(detached))
+        Ok(image.with_keyslot(slot).with_header(detached.unwrap_or_default()))
     }
 
     /// The layout of a plain volume, with the defaults of cryptsetup 2.7.

@@ -20,16 +20,13 @@ mod tcrypt;
 pub(crate) mod token;
 pub(crate) mod write;
 
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
-
 pub(crate) use control::{close_open, status_of_open};
 pub(crate) use header::{new_file, write_secret};
 pub(crate) use table::{Active, over};
 
 use crate::cli::{Cli, Command};
 use crate::error::Result;
-use crate::lower::is_remote;
+use crate::lower::same_file;
 
 /// Runs the command. The error is ready to be shown.
 pub(crate) fn run(cli: Cli) -> Result<()> {
@@ -57,18 +54,4 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Man(args) => man::run(&args),
         Command::DesktopHelper => open::help_desktop(),
     }
-}
-
-/// Returns true when two paths lead to one file, or one block device, or are one address.
-fn same_file(a: &Path, b: &Path) -> bool {
-    if is_remote(a) {
-        return a == b;
-    }
-    let about = |path: &Path| {
-        let file = std::fs::metadata(path).ok()?;
-        // A device can have any number of nodes.
-        let is_device = file.file_type().is_block_device();
-        Some(if is_device { (true, file.rdev(), 0) } else { (false, file.dev(), file.ino()) })
-    };
-    about(a).is_some_and(|a| about(b) == Some(a))
 }

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -127,6 +128,20 @@ pub(crate) fn address(name: &Path) -> Result<Option<Remote>> {
 /// Returns true when a name is no path.
 pub(crate) fn is_remote(name: &Path) -> bool {
     name.to_str().is_some_and(|text| nbd::NbdAddress::is_uri(text) || rbd::RbdAddress::is_one(text))
+}
+
+/// Returns true when two paths lead to one file, or one block device, or are one address.
+pub(crate) fn same_file(a: &Path, b: &Path) -> bool {
+    if is_remote(a) {
+        return a == b;
+    }
+    let about = |path: &Path| {
+        let file = std::fs::metadata(path).ok()?;
+        // A device can have any number of nodes.
+        let is_device = file.file_type().is_block_device();
+        Some(if is_device { (true, file.rdev(), 0) } else { (false, file.dev(), file.ino()) })
+    };
+    about(a).is_some_and(|a| about(b) == Some(a))
 }
 
 /// Opens a file or device for its header only: a detached header, or an image that is only

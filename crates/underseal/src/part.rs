@@ -47,12 +47,12 @@ pub(crate) fn luks(
     args: &VolumeArgs,
     access: Access,
     on: &Bytes,
+    apart: Option<Where>,
     secret: &Secret<'_>,
 ) -> Result<(Volume, Header, Option<ReencryptionLock>)> {
     let name = args.header.as_ref().unwrap_or(&args.image);
     let data_size = on.size().map_err(|e| Error::new(Exit::Failed, "the partition's size").because(&e))?;
-    let apart = args.header.as_ref().map(|path| Where::open(path, access.read_only)?.into_bytes());
-    let apart = apart.transpose()?;
+    let apart = apart.map(Where::into_bytes).transpose()?;
     let on = apart.as_ref().unwrap_or(on);
     let mut header = Header::read(&**on).map_err(|e| e.in_file(name))?;
     let mut lock = None;

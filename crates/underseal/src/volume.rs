@@ -20,7 +20,7 @@ use crate::cli::{PlainArgs, VolumeArgs, VolumeType};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::integrity;
-use crate::lower::{Lower, is_remote};
+use crate::lower::{Lower, is_remote, same_file};
 use crate::passphrase::{Secret, volume_key_file};
 use crate::persona::{Keyslot, persona};
 use crate::reencryption::{self, Bytes, Kept, Keys, Place, Stood, Where};
@@ -62,7 +62,7 @@ pub(crate) struct Locks {
     pub(crate) reencryption: Vec<ReencryptionLock>,
     /// The detached header, locked as the image of a reader. The image's own lock does not exclude
     /// programs that would make another volume of the header alone.
-    _header: Option<File>,
+    _header: Vec<File>,
 }
 
 /// The state of a volume that a reencryption needs.
@@ -184,12 +184,18 @@ fn open_foreign(
     Ok(Opened::alone(mapping, args, opened))
 }
 
-/// Opens the detached header, and locks it until the file is closed.
-fn detached_header(args: &VolumeArgs, read_only: bool) -> Result<(Option<Where>, Option<File>)> {
-    let Some(path) = &args.header else { return Ok((None, None)) };
+/// Opens the detached header, and locks it until the files are closed.
+fn detached_header(args: &VolumeArgs, read_only: bool) -> Result<(Option<Where>, Vec<File>)> {
+    let Some(path) = &args.header else { return Ok((None, Vec::new())) };
     let header = Where::open(path, read_only)?;
-    let lock = if let Where::File(file) = &header { lock_header(file.file()) } else { None };
-    Ok((Some(header), lock))
+    let locks = match &header {
+        // The image is locked already.
+        Where::File(file) if !same_file(path, &args.image) => {
+            lock_header(file.file()).map_err(|e| Error::from(e).within(path.display()))?
+        }
+        _ => Vec::new(),
+    };
+    Ok((Some(header), locks))
 }
 
 /// Opens a LUKS or plain volume in a partition of the image.
@@ -201,11 +207,12 @@ fn open_part(
 ) -> Result<Opened> {
     let secret = Secret::new(args.secret.source(), &args.image);
     let on = part::window(&image, Some(&part));
+    let (apart, header_locks) = detached_header(args, access.read_only)?;
     let (volume, format, lock) = if args.kind == VolumeType::Plain {
         let size = part.end - part.start;
         (plain_volume(args, access, size, &secret)?.0, Format::Plain, None)
     } else {
-        let (volume, header, lock) = part::luks(args, access, &on, &secret)?;
+        let (volume, header, lock) = part::luks(args, access, &on, apart, &secret)?;
         if let (Header::Luks2(header), Lower::File(image), None) = (&header, &lower, &args.header) {
             let expected = reencryption::expect_header(image, header, part.start, None);
             expected.map_err(|e| e.in_file(&args.image))?;
@@ -225,7 +232,7 @@ fn open_part(
     };
     let volume = underseal_formats::moved(&volume, &[part.start])?;
     let mapping = Mapping::new(volume, lower.into_device())?.with_fixed_size();
-    let locks = Locks { reencryption: lock.into_iter().collect(), ..Locks::default() };
+    let locks = Locks { reencryption: lock.into_iter().collect(), _header: header_locks };
     Ok(Opened { locks, ..Opened::alone(mapping, args, opened) })
 }
 

@@ -6,6 +6,9 @@ mod check;
 mod key;
 mod repair;
 
+use std::fs::File;
+use std::path::Path;
+
 use clap::{Args, Subcommand};
 
 pub(crate) use backup::new_file;
@@ -18,7 +21,8 @@ use self::key::HeaderDumpKeyArgs;
 use self::repair::HeaderRepairArgs;
 use crate::cli::HeaderPathArgs;
 use crate::error::{Error, Result};
-use crate::lower::open_header;
+use crate::loop_file::lock_as_image;
+use crate::lower::{is_remote, open_header};
 use crate::output::print;
 use crate::passphrase::confirm;
 use crate::reencryption::Bytes;
@@ -61,6 +65,19 @@ pub(super) fn run(args: &HeaderArgs, quiet: bool) -> Result<()> {
 /// Opens the header's file or device for a change.
 fn to_change(of: &HeaderPathArgs) -> Result<Bytes> {
     open_header(of.path(), false)
+}
+
+/// Locks an image, or the file of a detached header, and the file below a loop device, as the
+/// servers of volumes do. Returns no files where there can be no locks. Fails with `InUse` while a
+/// server has one open.
+fn locked(path: &Path) -> Result<Vec<File>> {
+    if is_remote(path) {
+        return Ok(Vec::new());
+    }
+    let file = File::options().read(true).write(true).open(path);
+    let file = file.map_err(|e| Error::io(path, "cannot open", e))?;
+    let below = lock_as_image(&file, path)?;
+    Ok([file].into_iter().chain(below).collect())
 }
 
 /// Asks all questions before a change that cannot be undone. Fails with `Usage` when an answer is

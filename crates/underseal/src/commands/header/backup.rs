@@ -12,11 +12,10 @@ use underseal_volume::{
 };
 
 use super::super::tcrypt;
-use super::{EXAMPLES, agreed, say, to_change};
+use super::{EXAMPLES, agreed, locked, say, to_change};
 use crate::cli::{HeaderKind, HeaderPathArgs, SecretArgs, TcryptHeaderArgs};
 use crate::error::{Error, Result};
-use crate::loop_file::lock_as_image;
-use crate::lower::{is_remote, open_header};
+use crate::lower::open_header;
 use crate::size;
 
 /// Copies the header with its keyslots to a new file, which cryptsetup takes, too
@@ -116,7 +115,8 @@ fn put_back(args: &HeaderRestoreArgs, backup: &Backup, new: Option<&File>) -> Re
     let found = backup.found_on(&*on).map_err(within)?;
     // The server of a volume without this header knows nothing of it, and keeps its image locked.
     let is_free = found.may_be_in_use(args.force) || new.is_some();
-    let _locks = if is_free { Vec::new() } else { locked(path)? };
+    let in_use = |e: Error| e.with_remedy("close it first; --force if this is the header that it had");
+    let _locks = if is_free { Vec::new() } else { locked(path).map_err(in_use)? };
     agreed(args.force, &args.of, &questions(&found))?;
     let options = RestoreOptions { detached: args.of.header.is_some(), in_place: args.force };
     let restored = match backup.restore(&*on, &found, &options) {
@@ -130,20 +130,6 @@ fn put_back(args: &HeaderRestoreArgs, backup: &Backup, new: Option<&File>) -> Re
     let info = restored.map_err(within)?.info();
     let (format, keyslots) = (info.format.to_uppercase(), info.keyslots.len());
     Ok(format!("{format} header with {keyslots} keyslots, UUID {}", info.uuid))
-}
-
-/// Locks an image, and the file below a loop device, as its servers do. Returns no files where
-/// there can be no locks. Fails with `InUse` while a server has one open.
-fn locked(path: &Path) -> Result<Vec<File>> {
-    if is_remote(path) {
-        return Ok(Vec::new());
-    }
-    let file = File::options().read(true).write(true).open(path);
-    let file = file.map_err(|e| Error::io(path, "cannot open", e))?;
-    let below = lock_as_image(&file, path).map_err(|e| {
-        Error::from(e).with_remedy("close it first; --force if this is the header that it had")
-    })?;
-    Ok([file].into_iter().chain(below).collect())
 }
 
 /// Returns the questions before existing data are overwritten.

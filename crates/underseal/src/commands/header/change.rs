@@ -1,14 +1,16 @@
 //! `underseal header set`, `erase` and `convert`.
 
+use std::fs::File;
+
 use clap::{Args, ValueEnum};
 use underseal_device::OpenOptions;
 use underseal_volume::{Header, PersistentFlag, Settings, Target, Version};
 use uuid::Uuid;
 
-use super::{EXAMPLES, agreed, say, to_change};
+use super::{EXAMPLES, agreed, locked, say, to_change};
 use crate::cli::HeaderPathArgs;
 use crate::error::Result;
-use crate::lower::{DeviceBytes, Lower, open_header};
+use crate::lower::{DeviceBytes, Lower, open_header, same_file};
 
 /// Changes names and persistent flags
 #[derive(Debug, Args)]
@@ -54,12 +56,19 @@ pub(super) fn set(args: &HeaderSetArgs) -> Result<()> {
     };
     // An open volume is kept from cryptsetup's reencryption by its UUID: it must be closed.
     let _closed = match what.uuid {
-        Some(_) => Some(Lower::open(&args.of.image, OpenOptions::default())?),
+        Some(_) => Some((Lower::open(&args.of.image, OpenOptions::default())?, detached(&args.of)?)),
         None => None,
     };
     let on = to_change(&args.of)?;
     let mut header = Header::read(&*on).map_err(|e| e.in_file(path))?;
     Ok(header.set(&*on, &settings).map_err(|e| e.in_file(path))?)
+}
+
+/// Excludes a server of the detached header, which may have another image than the one that is named
+/// here. Fails with `InUse`.
+fn detached(of: &HeaderPathArgs) -> Result<Vec<File>> {
+    let header = of.header.as_deref().filter(|header| !same_file(header, &of.image));
+    header.map_or_else(|| Ok(Vec::new()), locked)
 }
 
 /// Destroys all keyslots: only a backup of the header opens the volume again
@@ -125,6 +134,7 @@ pub(super) fn convert(args: &HeaderConvertArgs, quiet: bool) -> Result<()> {
     // The volume must be closed, which the image's lock ensures: its server would later read the
     // header again.
     let device = Lower::open(&args.of.image, OpenOptions::default())?;
+    let _detached = detached(&args.of)?;
     let convert = |on: &dyn Target| -> Result<()> {
         let path = args.of.path();
         let header = Header::read(on).map_err(|e| e.in_file(path))?;
