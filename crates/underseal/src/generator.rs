@@ -141,9 +141,9 @@ fn conf(entry: &Entry, below: &[(&Entry, Below)]) -> String {
         // its volumes.
         line("Before", "underseal.target");
     }
-    // Services stop in the reverse order: a volume writes to those below it until it is closed. They
-    // are wanted and not required: a required service that is started again after a crash would stop
-    // this one first, which cannot write what it has without that one.
+    // Services stop in the reverse order: a volume writes to those below it until it is closed.
+    // They are wanted and not required: a required service that is started again after a crash
+    // would stop this one first, which cannot write what it has without that one.
     for (lower, below) in below {
         if below.by_systemd {
             // The first client of a socket starts the service.

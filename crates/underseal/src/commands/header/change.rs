@@ -64,8 +64,8 @@ pub(super) fn set(args: &HeaderSetArgs) -> Result<()> {
     Ok(header.set(&*on, &settings).map_err(|e| e.in_file(path))?)
 }
 
-/// Excludes a server of the detached header, which may have another image than the one that is named
-/// here. Fails with `InUse`.
+/// Excludes a server of the detached header, which may have another image than the one that is
+/// named here. Fails with `InUse`.
 fn detached(of: &HeaderPathArgs) -> Result<Vec<File>> {
     let header = of.header.as_deref().filter(|header| !same_file(header, &of.image));
     header.map_or_else(|| Ok(Vec::new()), locked)
