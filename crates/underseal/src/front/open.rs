@@ -284,16 +284,18 @@ fn is_used(file: &Path) -> Result<bool> {
 }
 
 fn is_used_now(file: &Path) -> std::io::Result<bool> {
-    let busy = |e: &std::io::Error| Errno::from_io_error(e) == Some(Errno::BUSY);
+    let is =
+        |e: &std::io::Error, errno: &[Errno]| Errno::from_io_error(e).is_some_and(|e| errno.contains(&e));
+    // The mount is gone, or the file as well: the server is about to end.
+    let is_gone = |e: &std::io::Error| is(e, &[Errno::INVAL, Errno::NOENT]);
     match underseal_fuse::is_in_use(file) {
-        // The mount is gone: its server is about to end.
-        Err(e) if Errno::from_io_error(&e) == Some(Errno::INVAL) => Ok(false),
+        Err(e) if is_gone(&e) => Ok(false),
         // Users other than root find out by unmounting, after which the server ends.
-        Err(e) if Errno::from_io_error(&e) == Some(Errno::PERM) => {
+        Err(e) if is(&e, &[Errno::PERM]) => {
             match underseal_fuse::unmount(file, false, |found| found.source == SOURCE) {
                 Ok(()) => Ok(false),
-                Err(e) if Errno::from_io_error(&e) == Some(Errno::INVAL) => Ok(false),
-                Err(e) if busy(&e) => Ok(true),
+                Err(e) if is_gone(&e) => Ok(false),
+                Err(e) if is(&e, &[Errno::BUSY]) => Ok(true),
                 Err(e) => Err(e),
             }
         }
