@@ -1,6 +1,7 @@
 //! From an image and a secret to a mapping that accepts requests.
 
-use std::fs::File;
+mod locks;
+
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -9,22 +10,25 @@ use std::sync::Arc;
 
 use underseal_cipher::{Key, SectorSize};
 use underseal_datapath::Mapping;
-use underseal_device::{Device, FileDevice, lock_header};
+use underseal_device::{Device, FileDevice};
 use underseal_export::control::Known;
 use underseal_export::control::status::{self, Format};
 use underseal_integrity::IntegrityDevice;
 use underseal_volume::plain::{self, PassphraseHash, PlainOptions};
-use underseal_volume::{ActivateOptions, Header, ReencryptionLock, Target, UnlockOptions, Volume};
+use underseal_volume::{ActivateOptions, Header, Target, UnlockOptions, Volume};
 
 use crate::cli::{PlainArgs, VolumeArgs, VolumeType};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::integrity;
-use crate::lower::{Lower, is_remote, same_file};
+use crate::lower::{Lower, is_remote};
 use crate::passphrase::{Secret, volume_key_file};
 use crate::persona::{Keyslot, persona};
-use crate::reencryption::{self, Bytes, Kept, Keys, Place, Stood, Where};
+use crate::reencryption::{self, Bytes, Kept, Keys, Place, Stood};
 use crate::{foreign, part, tokens};
+
+pub(crate) use locks::Locks;
+use locks::detached_header;
 
 /// The permitted operations on the volume.
 #[derive(Debug, Clone, Copy)]
@@ -53,16 +57,6 @@ pub(crate) struct Opened {
     pub(crate) layers: Vec<Arc<IntegrityDevice>>,
     /// The image, if it is a file or block device and the volume's only one.
     pub(crate) image: Option<Arc<FileDevice>>,
-}
-
-/// Locks that exclude other programs for as long as a volume is open.
-#[derive(Default)]
-pub(crate) struct Locks {
-    /// Locks of reencryptions, where this process cannot reencrypt.
-    pub(crate) reencryption: Vec<ReencryptionLock>,
-    /// The detached header, locked as the image of a reader. The image's own lock does not exclude
-    /// programs that would make another volume of the header alone.
-    _header: Vec<File>,
 }
 
 /// The state of a volume that a reencryption needs.
@@ -126,7 +120,7 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
         true => (Some(Inside { place, stood }), Vec::new()),
         false => (None, place.into_locks()),
     };
-    let locks = Locks { reencryption, _header: header };
+    let locks = Locks::new(reencryption, header);
     let lower = [Some(&args.image), args.header.as_ref()].into_iter().flatten().cloned().collect();
     let mut opened = status::Opened {
         format,
@@ -184,20 +178,6 @@ fn open_foreign(
     Ok(Opened::alone(mapping, args, opened))
 }
 
-/// Opens the detached header, and locks it until the files are closed.
-fn detached_header(args: &VolumeArgs, read_only: bool) -> Result<(Option<Where>, Vec<File>)> {
-    let Some(path) = &args.header else { return Ok((None, Vec::new())) };
-    let header = Where::open(path, read_only)?;
-    let locks = match &header {
-        // The image is locked already.
-        Where::File(file) if !same_file(path, &args.image) => {
-            lock_header(file.file()).map_err(|e| Error::from(e).within(path.display()))?
-        }
-        _ => Vec::new(),
-    };
-    Ok((Some(header), locks))
-}
-
 /// Opens a LUKS or plain volume in a partition of the image.
 fn open_part(
     args: &VolumeArgs,
@@ -232,7 +212,7 @@ fn open_part(
     };
     let volume = underseal_formats::moved(&volume, &[part.start])?;
     let mapping = Mapping::new(volume, lower.into_device())?.with_fixed_size();
-    let locks = Locks { reencryption: lock.into_iter().collect(), _header: header_locks };
+    let locks = Locks::new(lock.into_iter().collect(), header_locks);
     Ok(Opened { locks, ..Opened::alone(mapping, args, opened) })
 }
 
@@ -310,7 +290,7 @@ pub(crate) fn go_on(
         true => (Some(Inside { place, stood: None }), Vec::new()),
         false => (None, place.into_locks()),
     };
-    let locks = Locks { reencryption, _header: header };
+    let locks = Locks::new(reencryption, header);
     let known = Known { check, size, key: Some(Arc::new(key)) };
     let image_now = Path::new("/proc/self/fd").join(image.file().as_raw_fd().to_string());
     let lower = [Some(&image_now), args.header.as_ref()].into_iter().flatten().cloned().collect();
