@@ -32,7 +32,7 @@ use Call::{Any, Both, When};
 #[rustfmt::skip]
 const REQUESTS: &[c_long] = &[
     SYS_read, SYS_write, SYS_readv, SYS_writev, SYS_pread64, SYS_pwrite64, SYS_preadv, SYS_pwritev, SYS_preadv2,
-    SYS_pwritev2, SYS_recvfrom, SYS_recvmsg, SYS_sendmsg, SYS_ppoll, SYS_futex,
+    SYS_pwritev2, SYS_recvfrom, SYS_recvmsg, SYS_ppoll, SYS_futex,
     SYS_fdatasync, SYS_fsync, SYS_fallocate, SYS_fadvise64, SYS_sync_file_range, SYS_lseek, SYS_clock_gettime,
     SYS_clock_nanosleep, SYS_nanosleep, SYS_sched_yield, SYS_getrandom, SYS_getcpu,
 ];
@@ -144,6 +144,9 @@ pub(crate) fn of(needs: &Needs) -> Vec<Call> {
         // A connected socket needs no address. Filters cannot see an address in sendmsg(2)'s
         // memory, which only datagram sockets use, so no datagram socket can be made.
         When(SYS_sendto, 4, Test::Null),
+        // A stream socket that is not connected, as a listening one after shutdown(2), connects to
+        // such an address with TCP Fast Open.
+        When(SYS_sendmsg, 2, Test::HasNot(MSG_FASTOPEN as u64)),
         Both(SYS_socketpair, (0, Test::Is(AF_UNIX as u64)), (1, Test::Bits(0xf, SOCK_STREAM as u64))),
         // For the calling thread only, not for other threads and processes.
         When(SYS_sched_setaffinity, 0, Test::Is(0)),

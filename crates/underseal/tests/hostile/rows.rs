@@ -147,6 +147,15 @@ fn internet(inside: &mut Inside, port: u16) -> u64 {
     inside.put(&head.concat())
 }
 
+/// Sends four bytes by sendmsg(2), to an address of a length.
+fn sends_message(inside: &mut Inside, fd: u64, (address, len): (u64, u64), flags: u64) -> Answer {
+    let bytes = inside.put(&[0; 4]);
+    let vector = inside.put(&[bytes, 4].map(u64::to_ne_bytes).concat());
+    let header = [address, len, vector, 1, 0, 0, 0].map(u64::to_ne_bytes).concat();
+    let header = inside.put(&header);
+    inside.call(l::SYS_sendmsg, &[fd, header, flags]).map(|_| 0)
+}
+
 macro_rules! row {
     ($what:expr, $works:expr, $try_it:expr) => {
         Row { what: $what, works: $works, at_most: false, try_it: $try_it }
@@ -215,6 +224,12 @@ pub(crate) const NETWORK: &[Row] = &[
     row!("send to a socket file", NOBODY, |inside, around| {
         let (address, len) = unix(inside, around);
         with_pair(inside, |inside, fd| inside.call(l::SYS_sendto, &[fd, address, 4, 0, address, len]))
+    }),
+    row!("a message", ALL, |inside, _| with_pair(inside, |inside, fd| sends_message(inside, fd, (0, 0), 0))),
+    // A listening socket connects so after shutdown(2).
+    row!("connect by sending a message", NOBODY, |inside, around| {
+        let address = internet(inside, around.tcp.local_addr().unwrap().port());
+        with_pair(inside, |inside, fd| sends_message(inside, fd, (address, 16), l::MSG_FASTOPEN as u64))
     }),
     row!("bind", NOBODY, |inside, _| {
         let address = internet(inside, 0);
