@@ -34,7 +34,7 @@ impl PidFile {
         writeln!(new, "{}", std::process::id()).map_err(failed)?;
         let about = new.as_file().metadata().map_err(failed)?;
         new.persist(&path).map_err(|e| failed(e.error))?;
-        underseal_sandbox::will_remove(&path, RemovedKind::PidFile);
+        underseal_sandbox::will_remove(&path, RemovedKind::RegularFile);
         Ok(Self { path, file: (about.dev(), about.ino()) })
     }
 }
@@ -66,7 +66,7 @@ impl Another {
             return Err(Error::new(Exit::Failed, what).with_remedy("write that number into the file"));
         }
         let path = std::path::absolute(path).map_err(failed)?;
-        underseal_sandbox::will_remove(&path, RemovedKind::PidFile);
+        underseal_sandbox::will_remove(&path, RemovedKind::RegularFile);
         Ok(Self { path, file })
     }
 

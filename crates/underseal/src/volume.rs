@@ -270,6 +270,7 @@ pub(crate) fn go_on(
         let what = format!("{}: that is no longer the name of the open image", args.image.display());
         return Err(Error::new(Exit::Failed, what).with_remedy("rename it back"));
     }
+    let opened = status::Opened { header: header_name(args, opened.format), ..opened };
     let place = Place::open(lower.again(), kept, read_only);
     let check = match opened.format {
         Format::Luks1 | Format::Luks2 => {

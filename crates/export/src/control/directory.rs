@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -51,6 +52,16 @@ impl Directory {
     /// this path is too long for a socket.
     pub fn socket_for_clients(&self, name: &Name) -> PathBuf {
         self.short(name, "nbd").map_or_else(|| self.long(name, "nbd"), |alias| self.path().join(alias))
+    }
+
+    /// Returns the path of a volume's record: `NAME.record`.
+    pub(super) fn record(&self, name: &Name) -> PathBuf {
+        self.long(name, "record")
+    }
+
+    /// Opens the directory, as [`RuntimeDirectory::open`] does.
+    pub(super) fn open(&self) -> io::Result<OwnedFd> {
+        self.0.open()
     }
 
     fn long(&self, name: &Name, kind: &str) -> PathBuf {

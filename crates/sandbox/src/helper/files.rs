@@ -86,22 +86,22 @@ impl Target<'_> {
 pub enum RemovedKind {
     /// A Unix socket.
     Socket,
-    /// The pid file, which is a regular file.
-    PidFile,
+    /// A regular file: the pid file, or the record of the volume.
+    RegularFile,
 }
 
 impl RemovedKind {
     const fn letter(self) -> u8 {
         match self {
             Self::Socket => b'r',
-            Self::PidFile => b'p',
+            Self::RegularFile => b'p',
         }
     }
 
     const fn file_type(self) -> FileType {
         match self {
             Self::Socket => FileType::Socket,
-            Self::PidFile => FileType::RegularFile,
+            Self::RegularFile => FileType::RegularFile,
         }
     }
 }
@@ -311,7 +311,7 @@ impl Listed {
         match letter {
             b'r' | b'p' | b'l' | b's' | b'!' if self.is_sealed => return Err(Errno::PERM.into()),
             b'r' => self.list_removable(path, RemovedKind::Socket)?,
-            b'p' => self.list_removable(path, RemovedKind::PidFile)?,
+            b'p' => self.list_removable(path, RemovedKind::RegularFile)?,
             b'l' => self.log = Some(Entry::of_log(path)?),
             b's' => self.servers.push(what.to_owned()),
             b'!' => self.is_sealed = true,

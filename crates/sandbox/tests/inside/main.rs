@@ -206,10 +206,10 @@ fn files() {
     }
     Helper::start(None, None).unwrap();
     will_remove(&at("sockets/s"), RemovedKind::Socket);
-    will_remove(&at("logs/pid"), RemovedKind::PidFile);
+    will_remove(&at("logs/pid"), RemovedKind::RegularFile);
     // Files of another kind are not listed.
     will_remove(&at("logs/secret"), RemovedKind::Socket);
-    will_remove(&at("sockets/other"), RemovedKind::PidFile);
+    will_remove(&at("sockets/other"), RemovedKind::RegularFile);
     will_open_log(&at("logs/log"));
     whole(&enter(&Needs { images: vec![at("images/one")], ..Needs::default() }));
     File::options().read(true).write(true).open(at("images/one")).unwrap();
@@ -232,7 +232,7 @@ fn files() {
     for name in ["sockets/other", "logs/secret", "logs/../logs/pid"] {
         assert_eq!(errno(remove(&at(name))), Some(Errno::PERM), "{name}");
     }
-    will_remove(&at("logs/secret"), RemovedKind::PidFile);
+    will_remove(&at("logs/secret"), RemovedKind::RegularFile);
     assert_eq!(errno(remove(&at("logs/secret"))), Some(Errno::PERM), "the list is sealed");
     will_open_log(&at("logs/secret"));
     io::Write::write_all(&mut open_log(&at("logs/secret")).unwrap(), b" more").unwrap();
@@ -252,7 +252,7 @@ fn a_file_that_took_a_listed_one_s_place_stays() {
         let (path, aside) = (scratch.path().join("s"), scratch.path().join("aside"));
         fs::write(&path, "").unwrap();
         Helper::start(None, None).unwrap();
-        will_remove(&path, RemovedKind::PidFile);
+        will_remove(&path, RemovedKind::RegularFile);
         fs::rename(&path, &aside).unwrap();
         fs::write(&path, "another").unwrap();
         whole(&enter(&Needs::default()));

@@ -14,7 +14,9 @@ use clap::{Args, Subcommand};
 pub(super) use close::CloseLimitArgs;
 pub(super) use show::{state, table};
 use underseal_cipher::Key;
-use underseal_export::control::{Client, Directory, Name, Refusal, RefusalKind, Reply, Request, Status};
+use underseal_export::control::{
+    Client, Directory, ImageIdentity, Name, Refusal, RefusalKind, Reply, Request, Status, VolumeRecord,
+};
 
 use self::close::CloseArgs;
 use self::message::MessageArgs;
@@ -22,7 +24,6 @@ use self::resume::ResumeArgs;
 use self::top::TopArgs;
 use super::host::side_by_side;
 use super::open::UpgradeArgs;
-use super::same_file;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::is_remote;
@@ -267,19 +268,26 @@ pub(super) fn find(image: &Path) -> Result<Option<(Name, Status)>> {
     if let Ok(name) = text.parse::<Name>()
         && let Some(status) = status_of_open(&name)?
     {
-        if !there || same_file(image, Path::new(&status.image)) {
+        if !there || lies_at(image, &name) {
             return Ok(Some((name, status)));
         }
         let other = printable(&status.image);
         log::warn!("`{name}` is ./{name} here; the volume of that name, which is open, is `{other}`");
     }
-    let lies_there = |status: &Status| {
-        let other = Path::new(&status.image);
-        if is_remote(image) { image == other } else { same_file(image, other) }
-    };
     // A server that does not answer is noticed by its lock on the image.
     let all = all()?.into_iter().filter_map(|(name, status)| Some((name, status.ok()?)));
-    Ok(all.into_iter().find(|(_, status)| there && lies_there(status)))
+    Ok(all.into_iter().find(|(name, _)| there && lies_at(image, name)))
+}
+
+/// Returns true when an image is the open volume's, as its record says: not another file that has
+/// replaced it since.
+fn lies_at(image: &Path, name: &Name) -> bool {
+    let Ok(Some(record)) = VolumeRecord::read(&Directory::of_user(), name) else { return false };
+    if is_remote(image) {
+        return image == Path::new(&record.image);
+    }
+    let identity = std::fs::metadata(image).ok().and_then(|about| ImageIdentity::of(&about));
+    identity.is_some() && identity == record.identity
 }
 
 /// Returns the state of all open volumes of this user; for a volume whose state is unknown, an
@@ -297,10 +305,29 @@ pub(super) fn ask_status(name: &Name) -> Result<Status> {
 
 fn status_of(name: &Name, mut client: Client, limit: Duration) -> Result<Status> {
     match client.ask(&Request::Status, None, limit).map_err(|e| failed(name, e))? {
-        Reply::Status(status) => Ok(*status),
+        Reply::Status(status) => recorded(name, *status),
         Reply::Refused(refusal) => Err(refused(name, refusal)),
         _ => Err(Error::new(Exit::Failed, format!("{name}: no status in the answer"))),
     }
+}
+
+/// Replaces what the server says of its image by what it recorded before it entered its sandbox.
+/// Without a record, which servers of older versions do not have, nothing is known of how the
+/// volume was opened. Fails when the record cannot be read.
+fn recorded(name: &Name, status: Status) -> Result<Status> {
+    let record = VolumeRecord::read(&Directory::of_user(), name).map_err(|e| failed(name, e))?;
+    let Some(VolumeRecord { image, opened, .. }) = record else {
+        return Ok(Status { opened: None, ..status });
+    };
+    Ok(Status { image, opened: Some(opened), ..status })
+}
+
+/// The error for a volume without a record of how it was opened.
+pub(super) fn without_record(name: &Name) -> Error {
+    let what = format!(
+        "{name}: there is no record of how it was opened: its server is of an older version, or removed the record"
+    );
+    Error::new(Exit::Unsupported, what)
 }
 
 /// Sends a request whose reply is "done" or a refusal.

@@ -4,6 +4,7 @@
 //! ```text
 //!   names.rs    list, names, sockets of killed servers, directories that are no good
 //!   confined.rs what others give to a sandboxed server, and believe of it
+//!   taken_over.rs  commands go by what a server recorded, not by what it says of its image
 //!   sandbox.rs  what a server may still do
 //!   status.rs   what was done is counted; JSON; close
 //!   policy.rs   another policy while fio verifies
@@ -35,6 +36,7 @@ mod resize;
 mod sandbox;
 mod status;
 mod suspend;
+mod taken_over;
 mod top;
 mod upgrade;
 mod upgrade_loop;

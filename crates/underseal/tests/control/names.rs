@@ -109,6 +109,20 @@ fn a_directory_of_somebody_else_is_not_used() {
 }
 
 #[test]
+fn a_file_that_replaced_an_image_is_not_taken_for_it() {
+    let operator = Operator::new();
+    let (volume, server) = operator.open(&["--read-only"]);
+    let moved = operator.scratch.path("moved");
+    std::fs::rename(&volume.image, &moved).unwrap();
+    std::fs::copy(&moved, &volume.image).unwrap();
+    let of = |image: &std::path::Path| format!("reencrypt {} --pause", image.display());
+    operator.is_refused(&of(&volume.image), 2, "is not open");
+    // The open image is found under its new name.
+    operator.is_refused(&of(&moved), 6, "image: this volume cannot be");
+    server.stop();
+}
+
+#[test]
 fn servers_that_start_together_get_names_of_their_own() {
     let operator = Operator::new();
     let volume = Volume::luks2(&operator.scratch, "32M");

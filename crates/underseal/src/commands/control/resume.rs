@@ -11,7 +11,7 @@ use underseal_volume::plain::PassphraseHash;
 use underseal_volume::{Header, UnlockOptions};
 
 use super::message::{PROMPT, as_in_a_table};
-use super::{NameArg, PATIENCE, ask, ask_status, done, finished};
+use super::{NameArg, PATIENCE, ask, ask_status, done, finished, without_record};
 use crate::cli::{SecretArgs, TokenArgs, TrustArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
@@ -60,8 +60,7 @@ pub(super) fn run(args: &ResumeArgs) -> Result<()> {
         return done(name, &Request::Resume);
     }
     let Some(opened) = &status.opened else {
-        let what = format!("{name}: its server is of a version that does not tell how it was opened");
-        return Err(Error::new(Exit::Unsupported, what).with_remedy("`underseal message NAME key set`"));
+        return Err(without_record(name).with_remedy("`underseal message NAME key set`"));
     };
     let key = match opened.format {
         Format::Luks1 | Format::Luks2 => of_header(args, &status, opened, &secret)?,

@@ -19,7 +19,7 @@ use std::time::Duration;
 use underseal_datapath::Mapping;
 use underseal_device::FileDevice;
 use underseal_export::control::status::{self, Sandbox};
-use underseal_export::control::{Known, Origin, Rate, Reencrypter};
+use underseal_export::control::{ImageIdentity, Known, Origin, Rate, Reencrypter};
 use underseal_integrity::IntegrityDevice;
 
 use super::control::{ControlSockets, Opening, Sides};
@@ -102,6 +102,7 @@ impl Assembly {
     ) -> Result<Self> {
         let OpenVolume { mapping, reencrypter, resumed, lower, opened, mut known, .. } = volume;
         let OpenVolume { unfinished, locks, layers, image, .. } = volume;
+        let identity = identity(names.image, image.as_deref());
         let serving = old_server::Serving {
             image,
             unfinished,
@@ -118,6 +119,7 @@ impl Assembly {
         let stoppers = Stoppers::new(servers.stoppers(), &mapping, handover.clone());
         let opening = Opening {
             image: names.image,
+            identity,
             opened,
             known,
             addresses: names.addresses,
@@ -199,6 +201,16 @@ impl Assembly {
         drop(self.locks);
         ended
     }
+}
+
+/// Returns the identity of the open image, if it is a file or block device. A volume with several
+/// images has the file of its table, or none.
+fn identity(name: &Path, image: Option<&FileDevice>) -> Option<ImageIdentity> {
+    let about = match image {
+        Some(image) => image.file().metadata(),
+        None => std::fs::metadata(name),
+    };
+    ImageIdentity::of(&about.ok()?)
 }
 
 /// Returns the reencrypter of an open volume, and the keys and the rate if an unfinished

@@ -7,8 +7,8 @@ use underseal_datapath::{ErrorKind, Mapping, Policy, may_run_first};
 use underseal_export::TellSize;
 use underseal_export::control::status::{Opened, Sandbox};
 use underseal_export::control::{
-    ControlServer, Controlled, Described, Directory, Known, Name, OldServer, Reencrypter, Refusal,
-    RefusalKind,
+    ControlServer, Controlled, Described, Directory, ImageIdentity, Known, Name, OldServer, RecordFile,
+    Reencrypter, Refusal, RefusalKind, VolumeRecord,
 };
 use underseal_export::fuse::FuseTransport;
 use underseal_export::metrics::Metrics;
@@ -19,9 +19,10 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::{Remote, address, is_remote};
 
-/// The servers of the control socket and the metrics.
+/// The servers of the control socket and the metrics, and the volume's record.
 pub(super) struct Sides {
     control: Option<ControlServer>,
+    record: Option<RecordFile>,
     metrics: Option<Metrics>,
 }
 
@@ -33,6 +34,10 @@ impl Sides {
 
     /// Sends the result of the close to each client that asked for it.
     pub(super) fn end(self, how: &Result<()>) {
+        // A new server may have the name, and a record under it, as soon as the control socket ends.
+        if let Some(record) = self.record {
+            record.remove();
+        }
         if let Some(control) = self.control {
             control.end(how.as_ref().copied().map_err(|e| {
                 let kind = if e.exit() == Exit::Lost { RefusalKind::Lost } else { RefusalKind::Failed };
@@ -75,6 +80,8 @@ pub(super) fn set_policy(mapping: &Mapping, policy: Policy) -> Result<()> {
 pub(super) struct Opening<'a> {
     /// The name that users know the volume by.
     pub(super) image: &'a Path,
+    /// The identity of the open image, if it is a file or block device.
+    pub(super) identity: Option<ImageIdentity>,
     pub(super) opened: Opened,
     pub(super) known: Known,
     pub(super) addresses: Vec<String>,
@@ -113,17 +120,24 @@ pub(super) fn start(
     tell_size: Vec<TellSize>,
     stop: impl Fn() + Send + Sync + 'static,
 ) -> Result<Sides> {
-    let Opening { image, opened, known, addresses, transport, reencrypter, old_server } = opening;
+    let Opening { image, identity, opened, known, addresses, transport, reencrypter, old_server } = opening;
+    let image = match std::path::absolute(image) {
+        Ok(path) if !is_remote(image) => path,
+        _ => image.into(),
+    };
+    let record = VolumeRecord { image: image.display().to_string(), identity, opened: opened.clone() };
+    let directory = Directory::of_user();
     let (control, name, metrics, open) = match sockets {
         ControlSockets::New { metrics } => {
-            let (control, name) = listen(args, image)?;
+            let (control, name) = listen(args, &image)?;
             (control, name, metrics.map_or_else(Vec::new, |found| metrics_listeners(&found)), true)
         }
         ControlSockets::Carried { name, control, metrics } => (Some(control), name, metrics, false),
     };
-    let image = match std::path::absolute(image) {
-        Ok(path) if !is_remote(image) => path,
-        _ => image.into(),
+    let record = match &control {
+        Some(_) if open => Some(record.write(&directory, &name)?),
+        Some(_) => Some(record.keep_or_write(&directory, &name)?),
+        None => None,
     };
     let sandbox = sandbox.clone();
     let described = Described { name, image, opened, addresses, transport, sandbox };
@@ -132,7 +146,7 @@ pub(super) fn start(
     let start = |listeners| ControlServer::start_at(listeners, volume.clone(), open);
     let control = control.map(start).transpose()?;
     let metrics = if metrics.is_empty() { None } else { Some(Metrics::start_at(metrics, volume, open)?) };
-    Ok(Sides { control, metrics })
+    Ok(Sides { control, record, metrics })
 }
 
 /// Listens for control clients, under the name that was asked for or the image's.

@@ -107,7 +107,7 @@ struct Prepared {
 /// Receives the offer, and prepares to serve the volume.
 fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepared> {
     let (offer, mut fds, len) = offered(line)?;
-    let Offer { origin, image, opened, addresses, size, read_only, policy, volume, supervised, .. } = offer;
+    let Offer { origin, opened, addresses, size, read_only, policy, volume, supervised, .. } = offer;
     // Relative paths start in the old server's folder.
     std::env::set_current_dir(&origin.folder)
         .map_err(|e| Error::new(Exit::Failed, format!("{}: cannot go there", origin.folder)).because(&e))?;
@@ -209,8 +209,8 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
     let vhost_user = vhost_user::take_over(&args.serve.vhost_user, machine, &args.volume.image, &mapping)?;
     let servers = Servers { nbd, fuse, ublk, vhost_user, desktop: None };
     let sockets = ControlSockets::Carried { name: name.clone(), control, metrics };
-    let image = std::path::PathBuf::from(image);
-    let names = VolumeNames { image: &image, addresses: addresses.clone() };
+    // The path that was compared with the open image, not the one of the old server's word.
+    let names = VolumeNames { image: &args.volume.image, addresses: addresses.clone() };
     let assembly = Assembly::new(&args.serve, volume, servers, sockets, names, Ok(origin), watch)?;
     let pid_file = args
         .serve

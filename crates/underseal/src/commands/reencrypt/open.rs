@@ -10,7 +10,7 @@ use underseal_export::control::status::{Format, Going, Reencryption};
 use underseal_export::control::{Name, Rate, Reencrypt, Request, Status};
 use underseal_volume::Header;
 
-use super::super::control::{PATIENCE, ask, ask_status, done, finished};
+use super::super::control::{PATIENCE, ask, ask_status, done, finished, without_record};
 use super::super::same_file;
 use super::args::ReencryptArgs;
 use super::{begin, keys, tables};
@@ -38,6 +38,9 @@ pub(super) fn run(args: &ReencryptArgs, name: &Name, status: &Status, quiet: boo
             )));
         };
         return set_rate(name, rate.0);
+    }
+    if status.opened.is_none() {
+        return Err(without_record(name).with_remedy(format!("`underseal close {name}`, and open it again")));
     }
     if status.opened.as_ref().map(|opened| opened.format) == Some(Format::Table) {
         return table(args, name, quiet);
