@@ -80,11 +80,14 @@ const OLDER: &[c_long] =
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[c_long] = &[];
 
+/// fchmodat2(2), which has this number on all architectures. The crate libc lacks its name for some.
+const FCHMODAT2: c_long = 452;
+
 /// The calls of eCryptfs: everything about files and folders.
 #[rustfmt::skip]
 const TREE: &[c_long] = &[
     SYS_mkdirat, SYS_mknodat, SYS_symlinkat, SYS_linkat, SYS_renameat, SYS_renameat2, SYS_fchmod, SYS_fchmodat,
-    SYS_fchmodat2, SYS_fchown, SYS_fchownat, SYS_utimensat, SYS_statfs, SYS_getxattr, SYS_lgetxattr,
+    FCHMODAT2, SYS_fchown, SYS_fchownat, SYS_utimensat, SYS_statfs, SYS_getxattr, SYS_lgetxattr,
     SYS_fgetxattr, SYS_setxattr, SYS_lsetxattr, SYS_fsetxattr, SYS_listxattr, SYS_llistxattr, SYS_flistxattr,
     SYS_removexattr, SYS_lremovexattr, SYS_fremovexattr, SYS_copy_file_range, SYS_syncfs, SYS_umask, SYS_capget,
     SYS_capset, SYS_setfsuid, SYS_setfsgid,
