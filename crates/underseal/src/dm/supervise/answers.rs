@@ -46,6 +46,7 @@ impl Answers {
 
     /// Answers one call, or leaves it to the kernel.
     pub(super) fn answer(&self, notice: Notice) {
+        #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "of open(2) alone"))]
         let [first, second, third, fourth, ..] = notice.arguments;
         match notice.number {
             #[cfg(target_arch = "x86_64")]
