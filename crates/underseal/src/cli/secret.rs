@@ -101,6 +101,11 @@ impl SecretArgs {
     pub(crate) fn key_files(&self) -> &[PathBuf] {
         &self.key_file
     }
+
+    /// Returns the paths of the files with secrets.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
+        self.passphrase_file.iter().chain(&self.key_file).map(PathBuf::as_path)
+    }
 }
 
 impl NewSecretArgs {

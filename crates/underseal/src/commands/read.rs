@@ -48,8 +48,10 @@ pub(crate) struct ReadArgs {
 pub(super) fn run(args: &ReadArgs, quiet: bool) -> Result<()> {
     let volume = &args.volume;
     let lower = [&volume.image].into_iter().chain(&volume.header).map(PathBuf::as_path);
-    let lower = lower.chain(volume.other_device.iter().map(Path::new)).map(Some);
-    let output = Output::plan(args.output.as_deref(), lower)?;
+    let lower = lower.chain(volume.other_device.iter().map(Path::new));
+    // Without its key the volume would be lost.
+    let read = lower.chain(volume.secret.files()).chain(volume.volume_key_file.as_deref());
+    let output = Output::plan(args.output.as_deref(), read)?;
     let access = Access { read_only: true, allow_discards: false };
     let Opened { mapping, locks: _locks, .. } = volume::open(volume, access)?;
     let mapping = Arc::new(mapping);
@@ -69,10 +71,11 @@ pub(super) fn run(args: &ReadArgs, quiet: bool) -> Result<()> {
 pub(super) struct Output<'a>(Option<&'a Path>);
 
 impl<'a> Output<'a> {
-    /// Refuses a terminal, and the volume's own file. Fails with `Usage`.
+    /// Refuses a terminal, and the files that are read: the volume's own ones and those with its
+    /// keys. Fails with `Usage`.
     pub(super) fn plan<'v>(
         output: Option<&'a Path>,
-        volume: impl IntoIterator<Item = Option<&'v Path>>,
+        read: impl IntoIterator<Item = &'v Path>,
     ) -> Result<Self> {
         if output.is_none() && stdout().is_terminal() {
             return Err(Error::usage("plain bytes would go to the terminal")
@@ -80,9 +83,9 @@ impl<'a> Output<'a> {
         }
         let file = output.filter(|path| path.as_os_str() != "-");
         if let Some(path) = file
-            && volume.into_iter().flatten().any(|p| same_file(p, path))
+            && read.into_iter().any(|read| same_file(read, path))
         {
-            let what = format!("{}: the volume itself would be overwritten", path.display());
+            let what = format!("{}: the volume itself or its key would be overwritten", path.display());
             return Err(Error::usage(what).with_remedy("another file for its plain bytes"));
         }
         Ok(Self(file))

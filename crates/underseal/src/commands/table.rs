@@ -216,7 +216,7 @@ fn decrypt(args: &TableDecryptArgs, quiet: bool) -> Result<()> {
     let files = files(&table);
     // The table holds the key.
     let sources = files.iter().map(PathBuf::as_path).chain([&*args.file.table]);
-    let output = Output::plan(args.output.as_deref(), sources.map(Some))?;
+    let output = Output::plan(args.output.as_deref(), sources)?;
     let mapping = Arc::new(activate(&table, args.lower.options(true))?.mapping);
     output.take(&mapping, 0..mapping.size(), args.on_error, quiet)
 }

@@ -85,6 +85,8 @@ fn failures_have_stable_statuses_and_say_what_to_do() {
         ("read disk --passphrase-file pass --offset 1 --length 16M -o out", 2, "16 MiB"),
         ("read disk --passphrase-file pass --offset 15E --length 15E -o out", 2, "goes beyond the volume"),
         ("read disk --passphrase-file pass -o disk", 2, "would be overwritten"),
+        ("read disk --passphrase-file pass -o pass", 2, "its key would be overwritten"),
+        ("read disk --key-file pass -o pass", 2, "its key would be overwritten"),
         ("read disk --passphrase-file pass -o /dev/full", 1, "No space left"),
         ("write disk --passphrase-file pass -i disk", 2, "written into itself"),
         ("write disk --passphrase-file pass --offset 17M", 2, "beyond the volume"),
