@@ -78,6 +78,32 @@ fn those_beside_it_on_the_same_connection_are_answered() {
 }
 
 #[test]
+fn those_beside_it_are_answered_also_while_requests_fail() {
+    for gathers in [false, true] {
+        let server = poisoned(gathers);
+        let device = open(&server, "&reconnect-delay=1");
+        let mut io = Blocking::new(&device).unwrap();
+        // The server answers no request for as long as reconnect-delay.
+        assert_eq!(io.read(POISON, &mut [0; 4096]).unwrap_err().errno(), Some(5));
+        drop(io);
+        let mut queue = Queue::new(&device, 16);
+        for slot in 0..16 {
+            let buffer = queue.arena.alloc(4096).unwrap();
+            let offset = if slot == 5 { POISON } else { u64::from(slot) * 4096 };
+            queue.start(slot, Io::Read { offset, buffer, range: 0..4096 });
+        }
+        let (mut over, started) = (0, Instant::now());
+        while over < 16 {
+            for done in queue.turn(Duration::from_millis(100)) {
+                assert_eq!(done.result.is_err(), done.slot == 5, "{}: {:?}", done.slot, done.result);
+                over += 1;
+            }
+            assert!(started.elapsed() < PATIENCE, "{over} are over");
+        }
+    }
+}
+
+#[test]
 fn clients_that_go_on_beside_it_see_no_error() {
     let server = poisoned(false);
     let device = open(&server, "&reconnect-delay=300");

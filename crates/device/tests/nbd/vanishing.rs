@@ -70,10 +70,11 @@ fn requests_fail_when_their_time_is_over_and_go_on_when_the_server_is_back() {
 
 #[test]
 fn a_server_that_may_not_be_waited_for_is_not() {
-    let server = Server::start(Behaviour { dies_after: Some(2), ..plain() });
+    let server = Server::start(plain());
     let device = open(&server, "&reconnect-delay=0");
     let mut io = Blocking::new(&device).unwrap();
     io.read(0, &mut [0; 4096]).unwrap();
+    server.vanish();
     assert_eq!(io.read(0, &mut [0; 4096]).unwrap_err().errno(), Some(5));
 }
 

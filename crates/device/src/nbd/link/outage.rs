@@ -103,18 +103,21 @@ impl LinkState {
 
     /// Notes that a connection broke with these requests in flight. A request that the server
     /// cannot bear fails alone: with nothing else in flight it breaks one connection after the
-    /// other, while the server answers other requests, or until `reconnect-delay` is over.
+    /// other, while the server answers other requests, or until `reconnect-delay` is over. While
+    /// requests fail already, the first connection that breaks with one request in flight is
+    /// enough, and one that breaks with several makes them suspects.
     fn suspect(&mut self, in_flight: &[u32], now: Duration) {
         let limit = self.shared.address.reconnect_delay;
         let given_up = self.outage.as_ref().is_some_and(|outage| outage.given_up);
+        let alone = in_flight.len() == 1;
         for index in in_flight.iter().map(|&index| index as usize) {
             let Some(flight) = &mut self.flights[index] else { continue };
             if flight.breaks == 0 {
                 (flight.first_break, flight.answers) = (now, self.answers);
             }
-            flight.breaks += 1;
+            flight.breaks += if given_up { SUSPECT } else { 1 };
             let is_over = self.answers > flight.answers || now.saturating_sub(flight.first_break) >= limit;
-            if !given_up && (flight.breaks < MOST_BREAKS || !is_over) {
+            if !(given_up && alone) && (flight.breaks < MOST_BREAKS || !is_over) {
                 continue;
             }
             if let Some(flight) = self.take(index) {
