@@ -211,7 +211,10 @@ mod tests {
             let keys = unsafe { std::slice::from_raw_parts(keys, size_of::<C>() / 4) };
             // Inverted, so that the list is not found itself; side by side, and alone everywhere in
             // a register.
-            let pairs = keys.windows(2).map(|pair| [!pair[0], !pair[1]]).filter(|[a, b]| a != b);
+            // A cipher's number of rounds is no key: any call may leave such a number.
+            let is_count = |pair: &[u32]| pair[0] < 64 && pair[1] == 0;
+            let pairs = keys.windows(2).filter(|pair| !is_count(pair));
+            let pairs = pairs.map(|pair| [!pair[0], !pair[1]]).filter(|[a, b]| a != b);
             let alone = keys.iter().map(|&word| [!word; 2]);
             // Bytes that registers are full of for other reasons.
             let other = [0, 0xff, 0x0f, 0x01].map(|byte| [!everywhere(byte); 2]);
