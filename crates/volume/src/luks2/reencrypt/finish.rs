@@ -11,9 +11,9 @@
 //! header notes the areas to be wiped until they are wiped (`update::unwiped`), so that a power cut
 //! leaves no such bytes for good.
 //!
-//! If the data moves as it is encrypted, or an older version or cryptsetup recorded the last step
-//! as done, the protection of that step is wiped before the header forgets its place. cryptsetup
-//! wipes the old keyslot before the header forgets it; after an interruption in between, no program
+//! If an older version or cryptsetup recorded the last step as done, that header is replaced before
+//! anything is wiped. If the data moves as it is encrypted, old bytes outside the volume are wiped
+//! before the header forgets their place. cryptsetup wipes the old keyslot before the header forgets it; after an interruption in between, no program
 //! that needs both keys can open the volume any more. So the header comes first here.
 
 use std::ops::Range;
@@ -36,10 +36,16 @@ impl Ledger<'_> {
         if self.plan().step(self.progress()).is_some() {
             return Err(Error::new(ErrorKind::BadOption, "the reencryption has not come to its end yet"));
         }
-        self.scrub_leftovers(data)?;
-        wipe(&self.on, &self.header, std::slice::from_ref(&self.of.area), Some(self.of.slot))?;
+        if self.moves() {
+            // The rest of the plaintext is wiped while the header has its place.
+            self.scrub_leftovers(data)?;
+            let areas = self.forget_all()?;
+            return self.wipe(&areas);
+        }
+        // As long as the header calls all of the data new, cryptsetup would encrypt it once more.
+        storage::sync(data)?;
         let areas = self.forget_all()?;
-        self.wipe(&areas)
+        self.wipe_after(data, &areas)
     }
 
     /// Removes the reencryption from the header, in one update. Returns the areas that are free
@@ -75,7 +81,7 @@ impl Ledger<'_> {
     }
 
     fn wipe(&mut self, areas: &[Range<u64>]) -> Result<()> {
-        wipe(&self.on, &self.header, areas, None).map_err(|e| {
+        wipe(&self.on, &self.header, areas).map_err(|e| {
             let areas = areas.iter().map(|area| format!("{} to {}", area.start, area.end));
             e.within(format_args!(
                 "all of the data is new, but not all of the old keyslots, at bytes {}, is wiped; the next change of the \
@@ -89,13 +95,13 @@ impl Ledger<'_> {
 }
 
 /// Wipes areas for keyslots, except areas in use by the header on disk: other programs may have
-/// changed the header meanwhile. The keyslot `own` is the keyslot whose area is wiped.
-fn wipe(on: &(dyn Target + Sync), header: &Header, areas: &[Range<u64>], own: Option<u32>) -> Result<()> {
+/// changed the header meanwhile.
+fn wipe(on: &(dyn Target + Sync), header: &Header, areas: &[Range<u64>]) -> Result<()> {
     let _lock = on.lock(LockTo::Change)?;
     let changed = || Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again");
     let is_same = |now: &store::Stored| now.binary.uuid.as_str() == header.stored.binary.uuid.as_str();
     let now = store::read(on)?.filter(is_same).ok_or_else(changed)?;
-    unwiped::wipe(on, &now, areas, own)
+    unwiped::wipe(on, &now, areas)
 }
 
 /// Removes the reencryption and the old key from the document. Returns the areas of the old

@@ -372,8 +372,12 @@ impl Ledger<'_> {
     /// all of it, and destroys the data. An encryption that moves its data is an exception: the
     /// rest of the plaintext is wiped while the header has its place.
     fn ends_with(&self, progress: Progress) -> bool {
-        let moves = self.plan.mode == Mode::Encrypt && self.plan.protection == Protection::Source;
-        self.plan.step(progress).is_none() && !moves
+        self.plan.step(progress).is_none() && !self.moves()
+    }
+
+    /// Returns true when the data moves as it is encrypted.
+    pub(super) fn moves(&self) -> bool {
+        self.plan.mode == Mode::Encrypt && self.plan.protection == Protection::Source
     }
 
     fn write_record(&mut self, progress: Progress) -> Result<()> {

@@ -50,21 +50,16 @@ pub(super) fn forget(document: &mut Map<String, Value>) {
 pub(super) fn wipe_noted(on: &(impl Target + ?Sized), now: &Stored) -> bool {
     let areas = noted(&now.metadata);
     // The other copy may need the bytes in these areas.
-    let wipe = || store::secure(on, now).and_then(|()| wipe(on, now, &areas, None));
+    let wipe = || store::secure(on, now).and_then(|()| wipe(on, now, &areas));
     areas.is_empty() || now.damage.is_none() && wipe().is_ok()
 }
 
-/// Wipes areas, except keyslots' areas. The keyslot `own` is the keyslot whose area is wiped.
-pub(in crate::luks2) fn wipe(
-    on: &(impl Target + ?Sized),
-    now: &Stored,
-    areas: &[Range<u64>],
-    own: Option<u32>,
-) -> Result<()> {
+/// Wipes areas, except keyslots' areas.
+pub(in crate::luks2) fn wipe(on: &(impl Target + ?Sized), now: &Stored, areas: &[Range<u64>]) -> Result<()> {
     let begin = now.binary.size.saturating_mul(2);
     let all = begin..begin.saturating_add(now.metadata.config.keyslots_size);
-    let others = now.metadata.keyslots.iter().filter(|(number, _)| own != Some(**number));
-    let used = others.map(|(_, keyslot)| keyslot.area.0..keyslot.area.0.saturating_add(keyslot.area.1));
+    let keyslots = now.metadata.keyslots.values();
+    let used = keyslots.map(|keyslot| keyslot.area.0..keyslot.area.0.saturating_add(keyslot.area.1));
     for area in free(areas, used.collect(), &all) {
         storage::scrub(on, area)?;
     }

@@ -7,6 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::*;
 use crate::ErrorKind;
+use crate::luks2::reencrypt::ledger::write_segments;
+use crate::reencrypt::Ledger as _;
 
 /// Returns the number of sectors of `plain` in `bytes`.
 fn plain_sectors(bytes: &[u8], plain: &[u8]) -> usize {
@@ -67,6 +69,46 @@ fn no_plaintext_is_left_for_good_in_the_journal_wherever_the_end_is_cut_off() {
         }
     });
     assert!(seen.iter().all(|&count| count > 1), "{seen:?}");
+}
+
+/// cryptsetup writes a header that calls all of the data new, and takes one for a reencryption that
+/// has not begun: it would encrypt the data once more.
+#[test]
+fn an_end_that_cryptsetup_recorded_wipes_nothing_before_the_header_forgets_it() {
+    let (disk, mut header, key) = disk();
+    let both = begin(&disk, &mut header, key, &change(CHECKSUM));
+    let finished = Recorder::new(disk.bytes().clone());
+    assert_eq!(go_on(&finished, &finished, &both, false).unwrap(), Outcome::Finished);
+    disk.write_all_at(&finished.bytes()[OFFSET..], OFFSET as u64).unwrap();
+    let ledger = Ledger::resume(&disk, &both, (OFFSET + DATA) as u64, &ResumeOptions::default()).unwrap();
+    let mut progress = ledger.progress();
+    while let Some(step) = ledger.plan().step(progress) {
+        progress = step.finished();
+    }
+    let parts = ledger.plan().parts(progress);
+    drop(ledger);
+    let mut header = read(&disk).unwrap();
+    let of = Reencryption::parse(header.metadata()).unwrap().unwrap();
+    let record =
+        |document: &mut Map<String, Value>, _: &Metadata| write_segments(document, &of, &parts, None);
+    header.update(&disk, record, |()| Ok(())).unwrap();
+    disk.forget_events();
+    let before = disk.bytes().clone();
+    assert_eq!(read(&disk).unwrap().reencryption().unwrap().map(|status| status.stage), Some(Stage::Final));
+    assert_eq!(go_on(&disk, &disk, &both, false).unwrap(), Outcome::Finished);
+    let mut seen = [0; 2];
+    disk.each_crash(before.clone(), |disk, at| {
+        let header = read(disk).unwrap_or_else(|| panic!("{at}"));
+        let is_over = header.reencryption().unwrap().is_none();
+        if !is_over {
+            assert!(disk[32 * KIB..] == before[32 * KIB..], "{at}: wiped before the header forgets it");
+        }
+        let volume = activate(&header, &both, disk.len(), false).unwrap_or_else(|e| panic!("{at}: {e}"));
+        assert!(plaintext(&volume, disk) == pattern(DATA), "{at}");
+        seen[usize::from(is_over)] += 1;
+    });
+    assert!(seen[0] > 0 && seen[1] > 1, "{seen:?}");
+    assert!(!read(&disk).unwrap().has_unwiped());
 }
 
 #[test]
