@@ -80,7 +80,7 @@ const OLDER: &[c_long] =
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[c_long] = &[];
 
-/// fchmodat2(2), which has this number on all architectures. The crate libc lacks its name for some.
+/// fchmodat2(2), the same number on all architectures. The crate libc lacks its name for some.
 const FCHMODAT2: c_long = 452;
 
 /// The calls of eCryptfs: everything about files and folders.

@@ -8,6 +8,7 @@ use crate::support::Server;
 use crate::support::mounts::{Loop, Mount, cannot_mount, skip};
 use crate::support::nbd::Client;
 use crate::support::scratch::assert_same;
+use crate::support::tool;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::underseal;
 
@@ -327,6 +328,39 @@ fn a_full_disk_has_no_room_for_a_state_before_anything_has_begun() {
         std::fs::remove_file(&state).unwrap();
     }
     run(case.reencrypt("small", "large", "").stdout(Stdio::null()));
+    case.holds("large");
+}
+
+/// A marker without a state would refuse the image as one in the middle, and nothing could resume
+/// it.
+#[test]
+fn a_start_that_fails_at_any_sync_leaves_neither_state_nor_marker_or_can_be_resumed() {
+    let case = Case::new("a_start_that_fails_at_any_sync");
+    case.fill("small");
+    let begin = case.reencrypt("small", "large", "--init-only");
+    let [state, marker] = ["state", "image.underseal-state"].map(|name| case.path(name));
+    let mut failed = 0;
+    for number in 1.. {
+        let mut traced = tool("strace");
+        traced.args(["-f", "-o", "/dev/null", "-e"]);
+        traced.arg(format!("inject=fsync,fdatasync:error=EIO:when={number}"));
+        let ran = Ran::from(
+            traced.arg(begin.get_program()).args(begin.get_args()).stdin(Stdio::null()).output().unwrap(),
+        );
+        if ran.code == Some(0) {
+            break;
+        }
+        failed += 1;
+        assert_eq!(ran.code, Some(1), "{number}: {ran:?}");
+        assert_eq!(state.exists(), marker.exists(), "{number}: {ran:?}");
+        if state.exists() {
+            run(case.reencrypt("small", "large", "--resume-only --init-only").stdout(Stdio::null()));
+            break;
+        }
+        case.holds("small");
+    }
+    assert!(failed > 2, "{failed}");
+    run(case.reencrypt("small", "large", "--resume-only").stdout(Stdio::null()));
     case.holds("large");
 }
 

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{About, State};
-use crate::storage::new_file::new_file;
+use crate::storage::new_file::{new_file, remove_new_file};
 use crate::{Error, ErrorKind, LockTo, ReadAt, Result, storage};
 
 /// The most bytes of a marker.
@@ -201,8 +201,9 @@ impl Marker {
         let text = serde_json::to_vec(&text).map_err(|e| failed(e.into()))?;
         let file = new_file(&path)?;
         let written = storage::write(&file, 0, &[&*text, b"\n"].concat()).and_then(|()| storage::sync(&file));
-        written.map_err(|e| e.in_file(&path))?;
-        lead_from_other_names(image, &path)?;
+        let made = written.map_err(|e| e.in_file(&path)).and_then(|()| lead_from_other_names(image, &path));
+        // A caller that has no marker removes the state, too.
+        made.inspect_err(|_| remove_new_file(&path, file.file()))?;
         Ok(Some(Self { path, file: file.into_file() }))
     }
 
