@@ -44,6 +44,7 @@
 
 mod cipher;
 mod contents;
+mod durable;
 mod error;
 mod file;
 mod file_key;

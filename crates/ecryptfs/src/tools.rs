@@ -11,7 +11,8 @@
 //!   import      a plain tree: folder | tar -> maker -> a lower one
 //!
 //!   below: tree (folders and entries by descriptors), keys (which key opens what),
-//!          lower (a file's header and its place), reader, writer, attributes
+//!          lower (a file's header and its place), reader, writer, attributes,
+//!          sync (what makes the output durable)
 //! ```
 //! One file is open at a time and its contents are processed through one buffer: memory does not
 //! grow with the tree, except for the names in each open folder, a line for each file with several
@@ -34,6 +35,7 @@ mod rekey;
 mod rename;
 mod sink;
 mod survey;
+mod sync;
 mod tree;
 mod unfinished;
 mod walk;

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::open::{EncryptedFile, FileState, lower_size};
 use super::whole::OldExtents;
 use super::{EXTENT_BYTES, FsError, IsOver, OpenFile, RUN, around, to_usize};
-use crate::{EXTENT, FileHeader, HeaderLocation};
+use crate::{EXTENT, FileHeader, HeaderLocation, durable};
 
 /// The number of runs that are written between two checks whether the caller still waits. A check
 /// reads a file in /proc.
@@ -211,9 +211,13 @@ impl OpenFile {
 /// Writes the header's pages back and waits for the disk, so that no journal has the cut before the
 /// disk has the size. The size is data, which stays in memory for half a minute; a cut is metadata,
 /// which is committed within seconds. A commit flushes the disk's own cache, so no flush is needed
-/// here. A size in an xattr is in the journal itself, before the cut.
+/// here. A size in an xattr is in the journal itself, before the cut. A filesystem on another one
+/// may have no pages of the file: there the file is synced.
 #[expect(unsafe_code, reason = "sync_file_range(2), which rustix does not have")]
 fn write_back_header(fd: impl AsFd) -> Result<(), Errno> {
+    if !durable::is_on_own_disk(&fd) {
+        return rustix::fs::fdatasync(fd);
+    }
     let flags =
         libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     let len = FileHeader::IN_FILE as i64;

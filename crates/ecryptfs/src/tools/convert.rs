@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use super::attributes::{TreeAttributes, keep_times};
 use super::lower::write_xattr;
+use super::sync::sync_entries;
 use super::unfinished::{self, Successor};
 use super::walk::{EntryKind, Root, Visit, WalkEntry, walk};
 use super::{LowerFile, ProgressWatch, Summary, TreeKeys};
@@ -101,7 +102,8 @@ impl Visit for Convert {
     }
 
     fn leave(&mut self, found: &WalkEntry<'_>, _keys: &mut TreeKeys) -> Result<()> {
-        keep_times(found.entry)
+        keep_times(found.entry)?;
+        sync_entries(found.entry, found.lower)
     }
 
     fn needs_names(&self) -> bool {

@@ -77,7 +77,8 @@ impl Run<'_> {
             for name in names {
                 self.note(&plain.path_of(&name), |run| run.entry(plain, &name, lower, inside));
             }
-            TreeAttributes::of(&plain.itself()?)?.apply(lower, lower.path())
+            TreeAttributes::of(&plain.itself()?)?.apply(lower, lower.path())?;
+            lower.sync_entries()
         });
         self.summary.folders += 1;
         self.note(plain.path(), |_| done);

@@ -3,7 +3,8 @@
 use std::io::Read;
 
 use super::attributes::TreeAttributes;
-use super::tree::{TreeFolder, sync_stacked};
+use super::sync::sync_new;
+use super::tree::TreeFolder;
 use super::{ImportOptions, ProgressWatch, writer};
 use crate::name::long;
 use crate::{Error, FileHeader, FileKey, LowerName, Result};
@@ -49,13 +50,16 @@ impl ImportOptions {
         let file = folder.make_file(name)?;
         let path = folder.path_of(name);
         let written = writer::write(&file, &mut header, &contents, from, |bytes| watch.advance(bytes));
-        let written = written.and_then(|size| sync_stacked(&file).map(|()| size));
         let size = written.map_err(|e| {
             // Without its header it would be a plain file of noise.
             let _ = folder.remove(name);
             Error::io(&path, "cannot be written", e)
         })?;
         attributes.apply(&file, &path)?;
+        sync_new(&file).map_err(|e| {
+            let _ = folder.remove(name);
+            Error::io(&path, "cannot be written", e)
+        })?;
         Ok(size)
     }
 }

@@ -70,7 +70,8 @@ impl Run<'_> {
             }
         }
         self.summary.folders += 1;
-        if let Err(error) = before.and_then(|before| keep_times(&before)) {
+        let kept = before.and_then(|before| keep_times(&before));
+        if let Err(error) = kept.and_then(|()| folder.sync_entries()) {
             self.tell(folder.path(), error);
         }
     }

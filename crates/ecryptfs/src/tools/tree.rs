@@ -17,12 +17,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags, fstat, fstatfs, linkat, mkdirat,
-    mknodat, openat, openat2, readlinkat, renameat_with, statat, symlinkat, unlinkat,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags, fstat, linkat, mkdirat, mknodat,
+    openat, openat2, readlinkat, renameat_with, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use underseal_sandbox::pin;
 
+use super::sync::{sync_all_of, sync_entries};
 use super::walk::EntryKind;
 use crate::{Error, ErrorKind, Result};
 
@@ -243,22 +244,13 @@ impl TreeFolder {
     pub(super) fn sync(&self) -> Result<()> {
         sync_all_of(&self.fd, &self.path)
     }
-}
 
-/// Makes all writes to the filesystem of a file durable that came after this file was opened: the
-/// kernel tells each open file once of an error. One that is opened later than the first write may
-/// miss it.
-pub(super) fn sync_all_of(file: &impl AsFd, path: &Path) -> Result<()> {
-    rustix::fs::syncfs(file).map_err(|e| Error::io(path, "what was written is not safe on the disk", e))
-}
-
-/// Syncs a new file where [`TreeFolder::sync`] does not see its errors: overlayfs writes to a file
-/// of another filesystem.
-pub(super) fn sync_stacked(file: &File) -> std::io::Result<()> {
-    const OVERLAYFS: i64 = 0x794c_7630;
-    #[allow(clippy::unnecessary_cast, reason = "f_type's width differs between architectures")]
-    let is_stacked = fstatfs(file)?.f_type as i64 == OVERLAYFS;
-    if is_stacked { file.sync_all() } else { Ok(()) }
+    /// Makes its entries and attributes durable, where [`TreeFolder::sync`] is not enough.
+    ///
+    /// Fails with `Io`.
+    pub(super) fn sync_entries(&self) -> Result<()> {
+        sync_entries(&self.fd, &self.path)
+    }
 }
 
 impl AsFd for TreeFolder {

@@ -6,7 +6,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use super::tree::{PinnedEntry, TreeFolder, sync_all_of};
+use super::sync::sync_all_of;
+use super::tree::{PinnedEntry, TreeFolder};
 use super::{ProgressWatch, TreeKeys};
 use crate::Result;
 use crate::lock::{LockMode, RootLock};
@@ -130,7 +131,7 @@ impl Root {
     /// Makes all writes durable.
     pub(super) fn sync(&self) -> Result<()> {
         match &self.file {
-            Some(file) => sync_all_of(file, &self.path),
+            Some(file) => sync_all_of(file, &self.path).and_then(|()| self.folder.sync_entries()),
             None if self.name == b"." => self.folder.sync(),
             // No other entry is changed.
             None => Ok(()),

@@ -10,6 +10,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use underseal_ecryptfs::tools::LowerFile;
 
 use crate::ecryptfs_mount::mounted::{Folder, unable};
+use crate::ecryptfs_power::stacked::{Stack, StackedTree};
 use crate::support::mounts::{Loop, Mount, cannot_mount, skip};
 use crate::support::{run, tool};
 
@@ -87,7 +88,11 @@ const CUTS: [Cut; 2] = [
 
 #[test]
 fn a_file_that_is_cut_without_fsync_is_the_old_or_the_new_one() {
-    let test = "a_file_that_is_cut_without_fsync_is_the_old_or_the_new_one";
+    cut_without_fsync("a_file_that_is_cut_without_fsync_is_the_old_or_the_new_one", None);
+}
+
+/// Cuts files in a mount and no more, and looks at the disk after its journal was committed.
+pub(super) fn cut_without_fsync(test: &str, stack: Option<Stack>) {
     if let Some(reason) = cannot_mount() {
         return skip(test, reason);
     }
@@ -100,15 +105,15 @@ fn a_file_that_is_cut_without_fsync_is_the_old_or_the_new_one() {
         let device = Loop::attach(&disk, &[]);
         let lazy = "lazy_itable_init=0,lazy_journal_init=0";
         run(tool("mkfs.ext4").args(["-q", "-E", lazy]).arg(device.device()));
-        let below = Mount::new(device.device(), &folder.scratch.path("below"), &["-o", "commit=300"]);
-        folder.lower = below.directory().join("lower");
+        let below = StackedTree::mount(&folder.scratch, &device, &["-o", "commit=300"], stack);
+        folder.lower = folder.scratch.path("below").join("lower");
         fs::create_dir(&folder.lower).unwrap();
-        let other = File::create(below.directory().join("other")).unwrap();
+        let other = File::create(below.disk.directory().join("other")).unwrap();
         let mount = folder.mount(options);
         for (name, _, _) in CUTS {
             fs::write(folder.at(name), vec![1; LONG]).unwrap();
         }
-        run(tool("sync").arg("-f").arg(&folder.lower));
+        run(tool("sync").arg("-f").arg(below.disk.directory()));
         for (name, cut, _) in CUTS {
             cut(&folder.at(name));
         }
@@ -120,8 +125,8 @@ fn a_file_that_is_cut_without_fsync_is_the_old_or_the_new_one() {
         mount.unmount();
         let mut after = Folder::new();
         let device_after = Loop::attach(&copy, &[]);
-        let below_after = Mount::new(device_after.device(), &after.scratch.path("below"), &[]);
-        after.lower = below_after.directory().join("lower");
+        let below_after = StackedTree::mount(&after.scratch, &device_after, &[], stack);
+        after.lower = after.scratch.path("below").join("lower");
         let mount = after.mount(options);
         for (name, _, new) in CUTS {
             // The journal has the new size, and not yet the new contents: as for any file that

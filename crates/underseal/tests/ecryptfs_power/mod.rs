@@ -12,8 +12,9 @@
 //!     |                                            all files open
 //!   disk.rs: a file through FUSE, in this process, with a volatile cache that loses random blocks
 //! ```
-//! tools.rs: import, rewrap, convert and export, with a power cut after each, and a disk that
-//! fails. durable.rs: cuts without fsync; fdatasync and sizes, on a disk that is looked at at once.
+//! tools.rs: import, rewrap, convert, rename-tree and export, with a power cut after each, and a
+//! disk that fails. durable.rs: cuts without fsync; fdatasync and sizes, on a disk that is looked
+//! at at once. stacked.rs: both on overlayfs and FUSE over the disk.
 //! losses.rs: a disk that fails to write. blank.rs: lower files of zeros, as ext4 leaves new ones
 //! that had no fsync.
 //!
@@ -29,6 +30,7 @@ mod durable;
 mod expected;
 mod killed;
 mod losses;
+mod stacked;
 mod tools;
 mod writer;
 

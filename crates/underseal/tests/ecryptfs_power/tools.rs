@@ -7,10 +7,12 @@ use std::process::Output;
 
 use crate::ecryptfs_mount::mounted::underseal;
 use crate::ecryptfs_power::disk::Disk;
+use crate::ecryptfs_power::stacked::{Stack, StackedTree};
 use crate::support::mounts::{Mount, cannot_fuse, cannot_mount, skip};
 use crate::support::{Scratch, output, run, seed, tool};
 
-const EXT4: &[&str] = &["mkfs.ext4", "-q", "-b", "4096", "-E", "lazy_itable_init=0,lazy_journal_init=0"];
+pub(super) const EXT4: &[&str] =
+    &["mkfs.ext4", "-q", "-b", "4096", "-E", "lazy_itable_init=0,lazy_journal_init=0"];
 const XFS: &[&str] = &["mkfs.xfs", "-q"];
 
 fn unable(test: &str) -> bool {
@@ -48,15 +50,15 @@ fn done(output: Output) {
 
 #[test]
 fn what_a_tool_has_done_survives_a_power_cut_on_ext4() {
-    cut_after_each_tool("what_a_tool_has_done_survives_a_power_cut_on_ext4", EXT4, 96 << 20);
+    cut_after_each_tool("what_a_tool_has_done_survives_a_power_cut_on_ext4", EXT4, 96 << 20, None);
 }
 
 #[test]
 fn what_a_tool_has_done_survives_a_power_cut_on_xfs() {
-    cut_after_each_tool("what_a_tool_has_done_survives_a_power_cut_on_xfs", XFS, 336 << 20);
+    cut_after_each_tool("what_a_tool_has_done_survives_a_power_cut_on_xfs", XFS, 336 << 20, None);
 }
 
-fn cut_after_each_tool(test: &str, make: &[&str], bytes: u64) {
+pub(super) fn cut_after_each_tool(test: &str, make: &[&str], bytes: u64, stack: Option<Stack>) {
     if unable(test) {
         return;
     }
@@ -68,7 +70,7 @@ fn cut_after_each_tool(test: &str, make: &[&str], bytes: u64) {
     run(tool(make[0]).args(&make[1..]).arg(device.device()));
     drop(device);
     // A tool, the tree that it leaves, and the passphrase of that tree.
-    let steps: [(&[&str], &str, &str); 5] = [
+    let steps: [(&[&str], &str, &str); 6] = [
         (&["import", "plain", "below/lower", "--passphrase-file", "pass"], "below/lower", "pass"),
         (
             &["rewrap", "below/lower", "--passphrase-file", "pass", "--new-passphrase-file", "new"],
@@ -77,18 +79,32 @@ fn cut_after_each_tool(test: &str, make: &[&str], bytes: u64) {
         ),
         (&["convert", "below/lower", "--header", "xattr"], "below/lower", "new"),
         (&["convert", "below/lower", "--header", "file"], "below/lower", "new"),
+        (
+            &[
+                "rename-tree",
+                "below/lower",
+                "--passphrase-file",
+                "new",
+                "-o",
+                "ecryptfs_enable_filename_crypto",
+            ],
+            "below/lower",
+            "new",
+        ),
         (&["export", "below/lower", "below/back", "--passphrase-file", "new"], "below/back", ""),
     ];
+    // A stack passes on what it has been given: the disk itself is in no hurry.
+    let options: &[&str] = if stack.is_some() { &["-o", "commit=300"] } else { &[] };
     for (args, tree, passphrase) in steps {
         let what = format!("{test}: {}", args[0]);
         let device = disk.attach();
-        let below = Mount::new(device.device(), &scratch.path("below"), &[]);
+        let below = StackedTree::mount(&scratch, &device, options, stack);
         done(ecryptfs(&scratch, args));
         disk.cut();
         drop((below, device));
         disk.power_on();
         let device = disk.attach();
-        let below = Mount::new(device.device(), &scratch.path("below"), &[]);
+        let below = StackedTree::mount(&scratch, &device, options, stack);
         if passphrase.is_empty() {
             assert_tree(&scratch.path(tree), &all, &what);
         } else {

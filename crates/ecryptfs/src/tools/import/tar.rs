@@ -81,9 +81,11 @@ impl Run<'_> {
         // The contents of a folder come after it.
         for (lower, attributes) in std::mem::take(&mut self.folders).into_iter().rev() {
             self.summary.folders += 1;
-            let done = attributes.map_or(Ok(()), |attributes| {
-                let folder = self.root.beneath(&lower)?.folder()?;
-                attributes.apply(&folder, folder.path())
+            let done = self.root.beneath(&lower).and_then(|folder| folder.folder()).and_then(|folder| {
+                if let Some(attributes) = attributes {
+                    attributes.apply(&folder, folder.path())?;
+                }
+                folder.sync_entries()
             });
             self.note(&self.root.path().join(&lower), done);
         }

@@ -8,7 +8,8 @@ use rustix::io::Errno;
 
 use super::{Sink, why};
 use crate::tools::attributes::TreeAttributes;
-use crate::tools::tree::{TreeFolder, sync_stacked};
+use crate::tools::sync::sync_new;
+use crate::tools::tree::TreeFolder;
 use crate::tools::walk::{EntryKind, last};
 use crate::{Error, ErrorKind, Result};
 
@@ -45,20 +46,27 @@ impl FolderSink {
 
 /// Creates a folder for its owner only, unless it exists and is empty, and opens it.
 pub(in crate::tools) fn empty(root: &Path) -> Result<TreeFolder> {
-    if root.file_name().is_some() {
-        let above = TreeFolder::above(root)?;
-        match mkdirat(&above, last(root), Mode::from_raw_mode(0o700)) {
-            Err(Errno::EXIST) => {}
-            // A symlink that replaced it meanwhile is not followed.
-            Ok(()) => return Ok(above.pin(last(root))?.folder()?.called(root)),
-            Err(e) => return Err(Error::io(root, "cannot be made", e)),
-        }
-    }
-    let folder = TreeFolder::open(root)?;
+    let folder = new_folder(root)?.map_or_else(|| TreeFolder::open(root), Ok)?;
     if folder.names()?.is_empty() {
         return Ok(folder);
     }
     Err(Error::new(ErrorKind::BadOption, "there is something in it").in_file(root))
+}
+
+/// Creates a folder, and returns `None` when it exists.
+fn new_folder(root: &Path) -> Result<Option<TreeFolder>> {
+    if root.file_name().is_none() {
+        return Ok(None);
+    }
+    let above = TreeFolder::above(root)?;
+    match mkdirat(&above, last(root), Mode::from_raw_mode(0o700)) {
+        Err(Errno::EXIST) => return Ok(None),
+        made => made.map_err(|e| Error::io(root, "cannot be made", e))?,
+    }
+    // A symlink that replaced it meanwhile is not followed.
+    let folder = above.pin(last(root))?.folder()?.called(root);
+    above.sync_entries()?;
+    Ok(Some(folder))
 }
 
 impl Sink for FolderSink {
@@ -73,10 +81,14 @@ impl Sink for FolderSink {
 
     fn leave(&mut self, plain: &Path, attributes: &TreeAttributes) -> Result<()> {
         if plain.as_os_str().is_empty() {
-            return attributes.apply(&self.root, self.root.path());
+            attributes.apply(&self.root, self.root.path())?;
+            return self.root.sync_entries();
         }
         match self.open.pop() {
-            Some((path, folder)) if path == plain => attributes.apply(&folder, folder.path()),
+            Some((path, folder)) if path == plain => {
+                attributes.apply(&folder, folder.path())?;
+                folder.sync_entries()
+            }
             _ => Err(Error::new(ErrorKind::Io, "it is not the folder that was begun last").in_file(plain)),
         }
     }
@@ -94,13 +106,14 @@ impl Sink for FolderSink {
             true => Ok(()),
             false => Err(io::ErrorKind::UnexpectedEof.into()),
         });
-        let written = written.and_then(|()| sync_stacked(&file));
-        if let Err(e) = written {
+        let unwritten = |e| {
             // A partial file looks like a whole one.
             let _ = folder.remove(name);
-            return Err(why(e, |e| Error::io(&path, "cannot be written", e)));
-        }
-        attributes.apply(&file, &path)
+            why(e, |e| Error::io(&path, "cannot be written", e))
+        };
+        written.map_err(unwritten)?;
+        attributes.apply(&file, &path)?;
+        sync_new(&file).map_err(unwritten)
     }
 
     fn link(&mut self, plain: &Path, to: &Path, _attributes: &TreeAttributes) -> Result<()> {
