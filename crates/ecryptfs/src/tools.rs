@@ -11,7 +11,7 @@
 //!   import      a plain tree: folder | tar -> maker -> a lower one
 //!
 //!   below: tree (folders and entries by descriptors), keys (which key opens what),
-//!          lower (a file's header and its place), reader, writer, attributes,
+//!          lower (a file's header and its place), reader, writer, attributes (inherited: lists),
 //!          sync (what makes the output durable)
 //! ```
 //! One file is open at a time and its contents are processed through one buffer: memory does not
@@ -26,6 +26,7 @@ mod export;
 mod find;
 mod fit;
 mod import;
+mod inherited;
 mod keys;
 mod list;
 mod lower;

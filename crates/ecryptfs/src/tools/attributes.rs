@@ -11,6 +11,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::inherited::remove_lists;
 use super::tree::{PinnedEntry, TreeFolder};
 use super::unfinished;
 use crate::{Error, Result, XATTR, proc_path};
@@ -55,8 +56,9 @@ impl TreeAttributes {
         })
     }
 
-    /// Sets them on the file behind a descriptor, which may be O_PATH. The path is for messages.
-    /// Without root, attributes that only root may set are left out.
+    /// Sets them on the file behind a descriptor, which may be O_PATH. Access control lists that are
+    /// not among them are removed. The path is for messages. Without root, attributes that only root
+    /// may set are left out.
     ///
     /// Fails with `Io`.
     pub(super) fn apply(&self, to: impl AsFd, path: &Path) -> Result<()> {
@@ -79,8 +81,10 @@ impl TreeAttributes {
                 }
             }
         }
-        // After the owner, as a change of the owner removes set-user-ID.
+        // After the owner, as a change of the owner removes set-user-ID, and after the lists: the
+        // mode's bits of the group are a list's mask.
         if !is_symlink {
+            remove_lists(&to, &self.xattrs).map_err(|e| failed("its access cannot be kept", e))?;
             let mode = Mode::from_raw_mode(self.mode & 0o7777);
             chmodat(CWD, &*link, mode, AtFlags::empty()).map_err(|e| failed("its mode cannot be kept", e))?;
         }

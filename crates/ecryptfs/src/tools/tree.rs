@@ -23,6 +23,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use underseal_sandbox::pin;
 
+use super::inherited::close_to_others;
 use super::sync::{sync_all_of, sync_entries};
 use super::walk::EntryKind;
 use crate::{Error, ErrorKind, Result};
@@ -178,17 +179,20 @@ impl TreeFolder {
         statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
-    /// Creates a file that did not exist, for its owner only.
+    /// Creates a file that did not exist, for its owner only: without the folder's lists.
     pub(super) fn make_file(&self, name: &[u8]) -> Result<File> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = openat(&self.fd, name, flags, Mode::from_raw_mode(0o600));
-        Ok(fd.map_err(|e| self.unmade(name, e))?.into())
+        let fd = fd.map_err(|e| self.unmade(name, e))?;
+        close_to_others(&fd, &self.path_of(name))?;
+        Ok(fd.into())
     }
 
     pub(super) fn make_folder(&self, name: &[u8]) -> Result<TreeFolder> {
         mkdirat(&self.fd, name, Mode::from_raw_mode(0o700)).map_err(|e| self.unmade(name, e))?;
         let fd = openat(&self.fd, name, FOLDER | OFlags::NOFOLLOW, Mode::empty());
         let fd = fd.map_err(|e| self.unmade(name, e))?;
+        close_to_others(&fd, &self.path_of(name))?;
         Ok(TreeFolder { fd, path: self.path_of(name), depth: self.depth + 1 })
     }
 
@@ -200,7 +204,9 @@ impl TreeFolder {
     pub(super) fn make_special(&self, name: &[u8], kind: FileType, device: u64) -> Result<PinnedEntry> {
         mknodat(&self.fd, name, kind, Mode::from_raw_mode(0o600), device)
             .map_err(|e| self.unmade(name, e))?;
-        self.made(name, kind, device)
+        let made = self.made(name, kind, device)?;
+        close_to_others(&made, &made.path)?;
+        Ok(made)
     }
 
     /// Returns an entry that was just created without a descriptor, and refuses a file that

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   trees.rs      the kernel's trees come out exactly; trees of ours go in and out
+//!   access.rs     modes and access control lists of copies
 //!   archives.rs   tar archives go in, hostile ones nowhere else
 //!   long_names.rs names of 144 to 255 bytes: in, out, renamed, damaged
 //!   convert.rs    headers moved by runs that are killed, and by two at a time
@@ -15,6 +16,7 @@
 //!                 exit status
 //! ```
 
+mod access;
 mod archives;
 mod convert;
 mod holes;

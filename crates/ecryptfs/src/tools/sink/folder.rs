@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use super::{Sink, why};
 use crate::tools::attributes::TreeAttributes;
+use crate::tools::inherited::close_to_others;
 use crate::tools::sync::sync_new;
 use crate::tools::tree::TreeFolder;
 use crate::tools::walk::{EntryKind, last};
@@ -65,6 +66,7 @@ fn new_folder(root: &Path) -> Result<Option<TreeFolder>> {
     }
     // A symlink that replaced it meanwhile is not followed.
     let folder = above.pin(last(root))?.folder()?.called(root);
+    close_to_others(&folder, root)?;
     above.sync_entries()?;
     Ok(Some(folder))
 }

@@ -1,0 +1,40 @@
+//! Access control lists that a new entry inherits from its folder: the entry's mode alone does not
+//! say then which users may read it.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use rustix::fs::{getxattr, removexattr};
+use rustix::io::Errno;
+
+use crate::{Error, Result, proc_path};
+
+/// The list of an entry, and that of a folder's new entries.
+const LISTS: [&CStr; 2] = [c"system.posix_acl_access", c"system.posix_acl_default"];
+
+/// Removes all lists of a new entry. The path is for messages.
+///
+/// Fails with `Io`.
+pub(super) fn close_to_others(new: impl AsFd, path: &Path) -> Result<()> {
+    remove_lists(new, &[])
+        .map_err(|e| Error::io(path, "the access that it inherits from its folder cannot be removed", e))
+}
+
+/// Removes the lists that are not among `kept`. The descriptor may be O_PATH, but of no symlink.
+///
+/// Fails with the error of a list that is there and cannot be removed.
+pub(super) fn remove_lists(entry: impl AsFd, kept: &[(CString, Vec<u8>)]) -> std::result::Result<(), Errno> {
+    let link = proc_path(entry);
+    for list in LISTS {
+        let is_kept = kept.iter().any(|(name, _)| **name == *list);
+        // An error: the list is missing, or the filesystem has none.
+        if !is_kept && getxattr(&*link, list, &mut [0_u8; 0][..]).is_ok() {
+            match removexattr(&*link, list) {
+                Err(Errno::NODATA) => {}
+                removed => removed?,
+            }
+        }
+    }
+    Ok(())
+}
