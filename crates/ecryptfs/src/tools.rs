@@ -12,12 +12,12 @@
 //!
 //!   below: tree (folders and entries by descriptors), keys (which key opens what),
 //!          lower (a file's header and its place), reader, writer, attributes (inherited: lists),
-//!          sync (what makes the output durable)
+//!          links (files with several names), sync (what makes the output durable)
 //! ```
 //! One file is open at a time and its contents are processed through one buffer: memory does not
-//! grow with the tree, except for the names in each open folder, a line for each file with several
-//! hard links, and each folder of an imported archive. A failed entry is reported and skipped; the
-//! tools continue with the other entries.
+//! grow with the tree, except for the names in each open folder, a line and a descriptor for each
+//! file with several hard links, and each folder of an imported archive. A failed entry is reported
+//! and skipped; the tools continue with the other entries.
 
 mod attributes;
 mod check;
@@ -28,6 +28,7 @@ mod fit;
 mod import;
 mod inherited;
 mod keys;
+mod links;
 mod list;
 mod lower;
 mod maker;

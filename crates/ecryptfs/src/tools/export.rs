@@ -1,11 +1,10 @@
 //! The plain form of a lower tree.
 
-use std::collections::HashMap;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::attributes::TreeAttributes;
+use super::links::CopiedLinks;
 use super::tree::within_itself;
 use super::walk::{EntryKind, Root, Visit, WalkEntry, walk};
 use super::{LowerFile, PlainReader, ProgressWatch, Sink, Summary, TreeKeys};
@@ -32,8 +31,9 @@ pub fn export(
     sink: &mut dyn Sink,
     watch: &mut dyn ProgressWatch,
 ) -> Result<Summary> {
-    let mut visit = Run { sink, how, linked: HashMap::new(), summary: Summary::default() };
-    walk(&Root::open(root, None)?, keys, watch, &mut visit);
+    let root = Root::open(root, None)?;
+    let mut visit = Run { sink, how, linked: CopiedLinks::new(), summary: Summary::default() };
+    walk(&root, keys, watch, &mut visit);
     visit.sink.sync()?;
     Ok(visit.summary)
 }
@@ -41,8 +41,8 @@ pub fn export(
 struct Run<'s> {
     sink: &'s mut dyn Sink,
     how: ExportOptions,
-    /// The files with several names: the path of the first.
-    linked: HashMap<(u64, u64), PathBuf>,
+    /// The plain paths of files with several names.
+    linked: CopiedLinks,
     summary: Summary,
 }
 
@@ -73,16 +73,13 @@ impl Visit for Run<'_> {
                 self.summary.others += 1;
             }
             EntryKind::File => {
-                let inode = (found.about.dev(), found.about.ino());
-                if let Some(first) = self.linked.get(&inode) {
-                    self.sink.link(found.plain, first, &attributes).map_err(to_lower)?;
+                if let Some(first) = self.linked.copy_of(found.entry) {
+                    self.sink.link(found.plain, &first, &attributes).map_err(to_lower)?;
                     self.summary.others += 1;
                     return Ok(());
                 }
                 self.file(found, &attributes, keys, watch)?;
-                if found.about.nlink() > 1 {
-                    self.linked.insert(inode, found.plain.into());
-                }
+                self.linked.remember(found.entry, found.plain);
             }
         }
         Ok(())

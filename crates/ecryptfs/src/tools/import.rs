@@ -3,12 +3,11 @@
 mod archive;
 mod tar;
 
-use std::collections::HashMap;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::attributes::TreeAttributes;
+use super::links::CopiedLinks;
 use super::maker::placed;
 use super::tree::{PinnedEntry, TreeFolder, within_itself};
 use super::walk::{EntryKind, join};
@@ -51,7 +50,7 @@ pub fn import(
     }
     let root = sink::empty(lower)?;
     let _claim = RootLock::on(&root, lower, LockMode::Alone)?;
-    let (target, linked) = (root.itself()?.inode(), HashMap::new());
+    let (target, linked) = (root.itself()?.inode(), CopiedLinks::new());
     let mut run = Run { how, watch, root: &root, target, linked, summary: Summary::default() };
     run.folder(&plain, &root, Path::new(""));
     root.sync()?;
@@ -64,8 +63,8 @@ struct Run<'r> {
     root: &'r TreeFolder,
     /// The device and inode number of `root`.
     target: (u64, u64),
-    /// The files with several names: the path of the first, from the root on.
-    linked: HashMap<(u64, u64), PathBuf>,
+    /// The copies of files with several names, by their paths from the root on.
+    linked: CopiedLinks,
     summary: Summary,
 }
 
@@ -115,13 +114,11 @@ impl Run<'_> {
             }
             EntryKind::Special => TreeAttributes::of(plain)?.make_special(folder, name)?,
             EntryKind::File => {
-                if let Some(first) = self.linked.get(&plain.inode()) {
-                    folder.link(&self.root.beneath(first)?, name)?;
+                if let Some(first) = self.linked.copy_of(plain) {
+                    folder.link(&self.root.beneath(&first)?, name)?;
                 } else {
                     self.file(plain, folder, name)?;
-                    if plain.about().nlink() > 1 {
-                        self.linked.insert(plain.inode(), inside);
-                    }
+                    self.linked.remember(plain, &inside);
                     return Ok(());
                 }
             }

@@ -286,6 +286,11 @@ impl PinnedEntry {
         EntryKind::of(&self.about)
     }
 
+    /// Returns a descriptor that keeps the file, and so its inode number, from going.
+    pub(super) fn keep_open(&self) -> std::io::Result<OwnedFd> {
+        Ok(self.fd.try_clone()?.into())
+    }
+
     pub(super) fn inode(&self) -> (u64, u64) {
         (self.about.dev(), self.about.ino())
     }

@@ -10,6 +10,7 @@
 //!   keys.rs       rewrap, add-key, remove-key, interrupted and repeated; passphrases' ways in;
 //!                 wrap and unwrap
 //!   holes.rs      extents that are missing, files of zeros
+//!   in_use.rs     trees that change meanwhile
 //!   lost_writes.rs  a disk that loses what was written
 //!   renamed.rs    names under another key by runs that are killed
 //!   refusals.rs   damage, hostile names, missing keys: each entry by itself, with lower path and
@@ -20,6 +21,7 @@ mod access;
 mod archives;
 mod convert;
 mod holes;
+mod in_use;
 mod keys;
 mod long_names;
 mod lost_writes;
