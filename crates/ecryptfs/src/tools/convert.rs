@@ -9,10 +9,11 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use rustix::fs::{RenameFlags, copy_file_range};
+use rustix::fs::{RenameFlags, SeekFrom, copy_file_range, seek};
 use rustix::io::Errno;
 
 use super::attributes::{TreeAttributes, keep_times};
@@ -124,19 +125,48 @@ impl Convert {
             HeaderLocation::Xattr => write_xattr(to, &header),
         }
         .map_err(failed)?;
-        let (mut from, mut at) = (lower.header.data_offset(), header.data_offset());
-        let end = lower.expected_len();
-        while from < end {
-            let want = usize::try_from(end - from).map_or(CHUNK, |left| left.min(CHUNK));
-            let copied = copy(&lower.file, from, to, at, want).map_err(failed)?;
-            if copied == 0 {
-                return Err(Error::new(ErrorKind::Cut, "the file was cut meanwhile").in_file(&lower.path));
+        let (start, new_start) = (lower.header.data_offset(), header.data_offset());
+        let (mut from, end) = (start, lower.expected_len());
+        while let Some(run) = next_data(&lower.file, from, end).map_err(failed)? {
+            watch.advance(run.start - from);
+            from = run.start;
+            while from < run.end {
+                let want = usize::try_from(run.end - from).map_or(CHUNK, |left| left.min(CHUNK));
+                let copied = copy(&lower.file, from, to, from - start + new_start, want).map_err(failed)?;
+                if copied == 0 {
+                    return Err(cut_meanwhile(lower));
+                }
+                from += copied as u64;
+                watch.advance(copied as u64);
             }
-            (from, at) = (from + copied as u64, at + copied as u64);
-            watch.advance(copied as u64);
         }
-        Ok(())
+        // A hole at the end.
+        watch.advance(end - from);
+        if lower.lower_len()? < end {
+            return Err(cut_meanwhile(lower));
+        }
+        to.set_len(end - start + new_start).map_err(failed)
     }
+}
+
+fn cut_meanwhile(lower: &LowerFile) -> Error {
+    Error::new(ErrorKind::Cut, "the file was cut meanwhile").in_file(&lower.path)
+}
+
+/// Returns the next bytes from `from` on that are no hole, or `None` without any before `end`. A
+/// hole stays one in the copy: a missing extent, as before.
+fn next_data(file: &File, from: u64, end: u64) -> io::Result<Option<Range<u64>>> {
+    if from >= end {
+        return Ok(None);
+    }
+    let data = match seek(file, SeekFrom::Data(from)) {
+        Ok(data) if data < end => data,
+        Ok(_) | Err(Errno::NXIO) => return Ok(None),
+        // A filesystem that does not say.
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some(from..end)),
+        Err(e) => return Err(e.into()),
+    };
+    Ok(Some(data..seek(file, SeekFrom::Hole(data))?.min(end)))
 }
 
 /// The number of bytes that are copied at once.

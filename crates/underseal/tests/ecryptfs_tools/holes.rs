@@ -2,13 +2,15 @@
 //! say, too.
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::ecryptfs_tools::{assert_done, assert_refused, ecryptfs, imported, lower_file};
-use crate::support::{Scratch, output, tool};
+use crate::support::mounts::skip;
+use crate::support::volume::underseal;
+use crate::support::{Scratch, output, run, tool};
 
 /// Takes the second extent out of a lower file of five.
 fn punch(lower: &Path) {
@@ -53,6 +55,33 @@ fn an_extent_that_is_missing_is_an_error_or_zeros() {
 
 fn cut(lower: &Path) {
     File::options().write(true).open(lower).unwrap().set_len(8192 + 3 * 4096).unwrap();
+}
+
+/// Whole extents in the middle and at the end of a lower file take no room in its copy.
+#[test]
+fn a_conversion_keeps_holes() {
+    const LEN: usize = 12 << 20;
+    let scratch = Scratch::new();
+    scratch.file("pass", b"the test's passphrase\n");
+    fs::create_dir(scratch.path("plain")).unwrap();
+    fs::write(scratch.path("plain/file"), crate::support::bytes(1, LEN)).unwrap();
+    assert_done(&ecryptfs(&scratch, "import", &["plain", "lower"]));
+    let path = lower_file(&scratch, "file");
+    let file = File::options().write(true).open(&path).unwrap();
+    for (from, to) in [(1 << 20, 6 << 20), (8 << 20, 8192 + LEN as u64)] {
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if fallocate(&file, punch, from, to - from).is_err() {
+            return skip("a_conversion_keeps_holes", "the filesystem has no holes");
+        }
+    }
+    drop(file);
+    let (before, bytes) = (fs::metadata(&path).unwrap().blocks(), fs::read(&path).unwrap());
+    for (place, header) in [("xattr", 0), ("file", 8192)] {
+        run(underseal().args(["ecryptfs", "convert", "-q", "--header", place]).arg(&path));
+        let (after, found) = (fs::metadata(&path).unwrap().blocks(), fs::read(&path).unwrap());
+        assert!(found[header..] == bytes[8192..], "{place}: {} bytes", found.len());
+        assert!(after <= before, "{place}: {after} blocks, and {before} before");
+    }
 }
 
 #[test]
