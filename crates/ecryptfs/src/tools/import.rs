@@ -12,7 +12,6 @@ use super::maker::placed;
 use super::tree::{PinnedEntry, TreeFolder, within_itself};
 use super::walk::{EntryKind, join};
 use super::{ProgressWatch, Summary, sink};
-use crate::lock::{LockMode, RootLock};
 use crate::{AuthToken, Cipher, HeaderLocation, NameCipher, Result};
 
 pub use tar::import_tar;
@@ -48,8 +47,7 @@ pub fn import(
     if plain.contains(lower)? {
         return Err(within_itself(lower));
     }
-    let root = sink::empty(lower)?;
-    let _claim = RootLock::on(&root, lower, LockMode::Alone)?;
+    let (root, _claim) = sink::empty(lower)?;
     let (target, linked) = (root.itself()?.inode(), CopiedLinks::new());
     let mut run = Run { how, watch, root: &root, target, linked, summary: Summary::default() };
     run.folder(&plain, &root, Path::new(""));

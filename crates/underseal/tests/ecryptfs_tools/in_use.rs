@@ -1,16 +1,23 @@
-//! Trees that other programs change while a tool reads them.
+//! Trees that other programs change while a tool reads them, and folders that two tools are to
+//! write to.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
+use rustix::fs::{FlockOperation, flock};
 use underseal_ecryptfs::tools::{
     ExportOptions, FolderSink, ImportOptions, LowerFile, ProgressWatch, TreeKeys, export, import,
 };
-use underseal_ecryptfs::{AuthToken, Cipher, Error, HeaderLocation};
+use underseal_ecryptfs::{AuthToken, Cipher, Error, ErrorKind, HeaderLocation};
 
+use crate::ecryptfs_tools::{assert_done, assert_refused, ecryptfs};
 use crate::support::mounts::{Loop, Mount, cannot_mount, skip};
+use crate::support::volume::underseal;
 use crate::support::{Scratch, run, tool};
 
 const PAIRS: usize = 40;
@@ -121,4 +128,49 @@ fn a_new_file_with_the_number_of_an_old_one_is_not_a_name_of_it() {
     let how = ExportOptions { passthrough: false, strict: true };
     export(&source, &mut keys, how, &mut sink, &mut replacing).unwrap();
     assert_one_of_each(&replacing.replaced, |name| fs::metadata(back.join(name)).unwrap().len());
+}
+
+/// A plain tree and its lower one, of a file.
+fn small(scratch: &Scratch) {
+    scratch.file("pass", b"the test's passphrase\n");
+    fs::create_dir(scratch.path("plain")).unwrap();
+    fs::write(scratch.path("plain/file"), b"contents").unwrap();
+    assert_done(&ecryptfs(scratch, "import", &["plain", "lower"]));
+}
+
+#[test]
+fn a_folder_that_one_tool_writes_to_is_refused_to_another() {
+    let scratch = Scratch::new();
+    small(&scratch);
+    let _sink = FolderSink::new(&scratch.path("target")).unwrap();
+    let process = format!("(process {})", std::process::id());
+    for args in [["export", "lower", "target"], ["import", "plain", "target"]] {
+        let refused = ecryptfs(&scratch, args[0], &args[1..]);
+        assert_refused(&refused, 4, &["target", "it is in use by", &process]);
+    }
+    assert_eq!(FolderSink::new(&scratch.path("target")).unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(fs::read_dir(scratch.path("target")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_folder_is_empty_when_it_is_locked_and_not_only_before() {
+    let scratch = Scratch::new();
+    small(&scratch);
+    for args in [["export", "lower"], ["import", "plain"]] {
+        let target = scratch.path(&format!("{} target", args[0]));
+        fs::create_dir(&target).unwrap();
+        let held = fs::File::open(&target).unwrap();
+        flock(&held, FlockOperation::LockExclusive).unwrap();
+        let mut command = underseal();
+        command.current_dir(scratch.folder()).args(["ecryptfs", args[0], "-q", args[1]]).arg(&target);
+        command.arg("--passphrase-file").arg(scratch.path("pass"));
+        let started = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        // The tool waits for a second.
+        thread::sleep(Duration::from_millis(600));
+        fs::write(target.join("other"), b"of the tool before").unwrap();
+        drop(held);
+        let refused = started.wait_with_output().unwrap();
+        assert_refused(&refused, 2, &["there is something in it"]);
+        assert_eq!(fs::read_dir(&target).unwrap().count(), 1, "{}", args[0]);
+    }
 }

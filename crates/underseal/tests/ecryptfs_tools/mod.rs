@@ -10,7 +10,7 @@
 //!   keys.rs       rewrap, add-key, remove-key, interrupted and repeated; passphrases' ways in;
 //!                 wrap and unwrap
 //!   holes.rs      extents that are missing, files of zeros
-//!   in_use.rs     trees that change meanwhile
+//!   in_use.rs     trees that change meanwhile, folders that two tools are to write to
 //!   lost_writes.rs  a disk that loses what was written
 //!   renamed.rs    names under another key by runs that are killed
 //!   refusals.rs   damage, hostile names, missing keys: each entry by itself, with lower path and

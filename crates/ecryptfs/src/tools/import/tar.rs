@@ -15,7 +15,6 @@ use tar::EntryType;
 
 use super::ImportOptions;
 use super::archive::{Archive, Member};
-use crate::lock::{LockMode, RootLock};
 use crate::tools::attributes::TreeAttributes;
 use crate::tools::maker::placed;
 use crate::tools::tree::TreeFolder;
@@ -34,8 +33,7 @@ pub fn import_tar(
     how: &ImportOptions,
     watch: &mut dyn ProgressWatch,
 ) -> Result<Summary> {
-    let root = sink::empty(lower)?;
-    let _claim = RootLock::on(&root, lower, LockMode::Alone)?;
+    let (root, _claim) = sink::empty(lower)?;
     let mut run = Run { how, root: &root, watch, folders: BTreeMap::new(), summary: Summary::default() };
     run.folders.insert(PathBuf::new(), None);
     let mut archive = Archive::new(from);

@@ -7,6 +7,7 @@ use rustix::fs::{Mode, mkdirat};
 use rustix::io::Errno;
 
 use super::{Sink, why};
+use crate::lock::{LockMode, RootLock};
 use crate::tools::attributes::TreeAttributes;
 use crate::tools::inherited::close_to_others;
 use crate::tools::sync::sync_new;
@@ -22,16 +23,18 @@ pub struct FolderSink {
     inode: (u64, u64),
     /// Incomplete folders, each inside of the previous.
     open: Vec<(PathBuf, TreeFolder)>,
+    _claim: RootLock,
 }
 
 impl FolderSink {
-    /// Returns a sink in a folder that does not exist, or is empty.
+    /// Returns a sink in a folder that does not exist, or is empty. No other tool writes to the
+    /// folder meanwhile.
     ///
     /// # Errors
-    /// `BadOption` when it is not empty; `Io`.
+    /// `BadOption` when it is not empty; `Busy`; `Io`.
     pub fn new(root: &Path) -> Result<Self> {
-        let root = empty(root)?;
-        Ok(Self { inode: root.itself()?.inode(), root, open: Vec::new() })
+        let (root, claim) = empty(root)?;
+        Ok(Self { inode: root.itself()?.inode(), root, open: Vec::new(), _claim: claim })
     }
 
     /// Returns the open folder for an entry.
@@ -45,11 +48,14 @@ impl FolderSink {
     }
 }
 
-/// Creates a folder for its owner only, unless it exists and is empty, and opens it.
-pub(in crate::tools) fn empty(root: &Path) -> Result<TreeFolder> {
+/// Creates a folder for its owner only, unless it exists and is empty, opens it, and locks it
+/// against other tools and mounts.
+pub(in crate::tools) fn empty(root: &Path) -> Result<(TreeFolder, RootLock)> {
     let folder = new_folder(root)?.map_or_else(|| TreeFolder::open(root), Ok)?;
+    let claim = RootLock::on(&folder, root, LockMode::Alone)?;
+    // Under the lock: another tool may have filled it until now.
     if folder.names()?.is_empty() {
-        return Ok(folder);
+        return Ok((folder, claim));
     }
     Err(Error::new(ErrorKind::BadOption, "there is something in it").in_file(root))
 }
