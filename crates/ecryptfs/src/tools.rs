@@ -59,7 +59,7 @@ pub use lower::LowerFile;
 pub use reader::PlainReader;
 pub use rekey::{KeyChange, rekey};
 pub use rename::rename;
-pub use sink::{FolderSink, Sink, TarSink};
+pub use sink::{ArchiveFile, FolderSink, Sink, TarSink};
 pub use survey::Survey;
 pub use tree::check_outside;
 pub use walk::EntryKind;

@@ -2,14 +2,11 @@
 //! creates more files with them.
 
 use std::collections::VecDeque;
-use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::CWD;
-
 use super::LowerFile;
-use super::walk::EntryKind;
+use super::tree::{PinnedEntry, TreeFolder};
+use super::walk::{EntryKind, join};
 use crate::name::{self, long};
 use crate::{Keyring, NameCipher, Signature};
 
@@ -35,15 +32,17 @@ const FILES: usize = 1000;
 pub fn fit(root: &Path, keyring: &Keyring, names: Option<&NameCipher>) -> (Fit, Fit) {
     let names = names.map(|names| names.token().signature());
     let mut look = Look { keyring, names, files: 0, folders: VecDeque::new(), fit: Default::default() };
-    look.folders.push_back(root.into());
+    let Ok(root) = TreeFolder::open(root) else { return look.fit };
+    look.folders.push_back(PathBuf::new());
     let mut entries = 0;
-    while let Some(folder) = look.folders.pop_front() {
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+    while let Some(inside) = look.folders.pop_front() {
+        let Ok(folder) = root.beneath(&inside).and_then(|folder| folder.folder()) else { continue };
+        for name in folder.names().into_iter().flatten() {
             entries += 1;
             if look.is_over() || entries > ENTRIES {
                 return look.fit;
             }
-            look.entry(&entry.path());
+            look.entry(&folder, &inside, name);
         }
     }
     look.fit
@@ -53,6 +52,7 @@ struct Look<'k> {
     keyring: &'k Keyring,
     names: Option<Signature>,
     files: usize,
+    /// The folders that are left, by their paths from the root on.
     folders: VecDeque<PathBuf>,
     /// The results for contents and for names.
     fit: (Fit, Fit),
@@ -64,25 +64,26 @@ impl Look<'_> {
         contents && (self.names.is_none() || self.fit.1 == Fit::Opens)
     }
 
-    fn entry(&mut self, path: &Path) {
+    fn entry(&mut self, folder: &TreeFolder, inside: &Path, name: Vec<u8>) {
         if let Some(ours) = self.names
             && self.fit.1 != Fit::Opens
-            && let Some(signature) = name_signature(path)
+            && let Some(signature) = name_signature(folder, &name)
         {
             self.fit.1 = if signature == ours { Fit::Opens } else { Fit::Other(signature) };
         }
-        match fs::symlink_metadata(path).map(|about| EntryKind::of(&about)) {
-            Ok(EntryKind::Folder) => self.folders.push_back(path.into()),
-            Ok(EntryKind::File) if self.fit.0 != Fit::Opens && self.files < FILES => {
+        let Ok(entry) = folder.pin(&name) else { return };
+        match entry.kind() {
+            EntryKind::Folder => self.folders.push_back(join(inside, name)),
+            EntryKind::File if self.fit.0 != Fit::Opens && self.files < FILES => {
                 self.files += 1;
-                self.file(path);
+                self.file(&entry);
             }
             _ => {}
         }
     }
 
-    fn file(&mut self, path: &Path) {
-        let Ok(lower) = LowerFile::open(path) else { return };
+    fn file(&mut self, entry: &PinnedEntry) {
+        let Ok(lower) = LowerFile::of_entry(entry) else { return };
         for packet in lower.header.packets() {
             match self.keyring.find(packet.signature()) {
                 Some(_) => return self.fit.0 = Fit::Opens,
@@ -93,10 +94,9 @@ impl Look<'_> {
 }
 
 /// Returns the signature of an entry's encrypted name, if it is encrypted.
-fn name_signature(path: &Path) -> Option<Signature> {
-    let name = path.file_name()?.as_bytes();
+fn name_signature(folder: &TreeFolder, name: &[u8]) -> Option<Signature> {
     let encoded = match long::is_long(name) {
-        true => long::read(CWD, path.as_os_str().as_bytes()).ok()?,
+        true => long::read(folder, name).ok()?,
         false => name.to_vec(),
     };
     name::is_encoded(&encoded).then(|| name::signature(&encoded).ok())?

@@ -8,7 +8,7 @@ use std::path::Path;
 
 pub use folder::FolderSink;
 pub(super) use folder::empty;
-pub use tar::TarSink;
+pub use tar::{ArchiveFile, TarSink};
 
 use super::attributes::TreeAttributes;
 use crate::{Error, Result};

@@ -128,6 +128,9 @@ fn what_is_not_there_is_said() {
     assert_refused(&ecryptfs(&scratch, "export", &["nowhere", "back"]), 1, &["nowhere"]);
     assert_refused(&ecryptfs(&scratch, "cat", &["lower", "no/such"]), 2, &["no/such"]);
     assert_refused(&ecryptfs(&scratch, "cat", &["lower", "../pass"]), 2, &[".."]);
+    assert_refused(&ecryptfs(&scratch, "cat", &["lower", "relative/deep"]), 2, &["there is no deep in"]);
+    assert_refused(&ecryptfs(&scratch, "cat", &["lower", "relative"]), 2, &["relative: it is no file"]);
+    assert_done(&ecryptfs(&scratch, "cat", &["lower", "folder/in folder/deep"]));
     assert_refused(&ecryptfs(&scratch, "cat", &["pass"]), 5, &["pass: there is no eCryptfs header"]);
     assert_refused(&ecryptfs(&scratch, "ls", &["lower", "-o", "ecryptfs_sigs=1"]), 2, &["ecryptfs_sigs"]);
     let shown = ecryptfs(&scratch, "ls", &["lower"]);
@@ -179,6 +182,7 @@ fn a_tree_is_not_reached_through_a_link_of_another_user() {
         ("check", &["user/link/lower/file15"]),
         ("export", &["user/link/lower", "back"]),
         ("export", &["lower", "user/link/back"]),
+        ("export", &["lower", "user/link/back", "--tar"]),
         ("import", &["user/link/plain", "back"]),
         ("import", &["plain", "user/link/back"]),
         ("import", &["user/link/", "back"]),

@@ -1,13 +1,16 @@
 //! A tar archive with PAX records for attributes that do not fit its headers.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, major, minor};
 use tar::{Builder, EntryType, Header};
 
 use super::{Sink, why};
 use crate::tools::attributes::TreeAttributes;
+use crate::tools::tree::TreeFolder;
+use crate::tools::walk::last;
 use crate::{Error, ErrorKind, Result};
 
 /// The most bytes of a link's target in a header.
@@ -45,6 +48,44 @@ impl Read for Exactly<'_> {
         };
         self.left -= read as u64;
         Ok(read)
+    }
+}
+
+/// A new file for an archive, for its owner only.
+#[derive(Debug)]
+pub struct ArchiveFile {
+    folder: TreeFolder,
+    file: File,
+    path: PathBuf,
+}
+
+impl ArchiveFile {
+    /// Creates a file that did not exist.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn create(path: &Path) -> Result<Self> {
+        let folder = TreeFolder::above(path)?;
+        Ok(Self { file: folder.make_file(last(path))?, folder, path: path.into() })
+    }
+
+    /// Makes the file and its name durable.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn sync(&self) -> Result<()> {
+        self.file.sync_all().map_err(|e| Error::io(&self.path, "is not safe on the disk", e))?;
+        self.folder.sync_entries()
+    }
+}
+
+impl Write for &ArchiveFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&self.file).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

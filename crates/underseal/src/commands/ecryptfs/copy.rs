@@ -2,13 +2,12 @@
 
 use std::fs::{File, metadata};
 use std::io::{BufReader, BufWriter, IsTerminal, Write, stdin, stdout};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use underseal_ecryptfs::tools::{
-    ExportOptions, FolderSink, ImportOptions, Sink, Summary, TarSink, check_outside, export as to_sink,
-    import as to_lower, import_tar,
+    ArchiveFile, ExportOptions, FolderSink, ImportOptions, Sink, Summary, TarSink, check_outside,
+    export as to_sink, import as to_lower, import_tar,
 };
 use underseal_ecryptfs::{Cipher, ErrorKind, HeaderLocation};
 
@@ -65,10 +64,9 @@ pub(super) fn export(args: &TreeExportArgs, quiet: bool) -> Result<()> {
         (false, _) => run(args, &mut access, &mut FolderSink::new(&args.dest)?, &mut told)?,
         (true, true) => archive(args, &mut access, stdout().lock(), &mut told)?,
         (true, false) => {
-            let file = File::options().write(true).create_new(true).mode(0o600).open(&args.dest);
-            let file = file.map_err(|e| Error::io(&args.dest, "cannot be made", e))?;
+            let file = ArchiveFile::create(&args.dest)?;
             let summary = archive(args, &mut access, &file, &mut told)?;
-            file.sync_all().map_err(|e| Error::io(&args.dest, "is not safe on the disk", e))?;
+            file.sync()?;
             summary
         }
     };

@@ -109,16 +109,16 @@ pub(crate) struct TreeCatArgs {
 
 pub(super) fn cat(args: &TreeCatArgs) -> Result<()> {
     let mut access = Access::new(&args.keys, &args.lower)?;
-    let path = match &args.path {
-        Some(plain) => find(&args.lower, plain, &mut access.keys)?,
-        None => args.lower.clone(),
+    let opened = match &args.path {
+        Some(plain) => find(&args.lower, plain, &mut access.keys),
+        None => LowerFile::open(&args.lower),
     };
-    let lower = match LowerFile::open(&path) {
+    let lower = match opened {
         // A mount shows an empty file in the same way.
         Err(e) if e.kind() == ErrorKind::Empty => return Ok(()),
         lower => lower?,
     };
-    let key = access.keys.unlock(&lower.header).map_err(|e| e.in_file(&path))?;
+    let key = access.keys.unlock(&lower.header).map_err(|e| e.in_file(&lower.path))?;
     let mut reader = PlainReader::new(&lower, &key, !args.holes.no_strict)?;
     let mut out = stdout().lock();
     loop {
