@@ -20,7 +20,7 @@ mod tcrypt;
 pub(crate) mod token;
 pub(crate) mod write;
 
-pub(crate) use control::{close_open, status_of_open};
+pub(crate) use control::{CloseLimit, close_open, status_of_open};
 pub(crate) use header::{new_file, write_secret};
 pub(crate) use table::{Active, over};
 

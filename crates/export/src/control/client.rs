@@ -1,20 +1,20 @@
 //! The client's end of a control socket.
 
 use std::io::{self, Write};
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::{PidfdFlags, Uid, geteuid, pidfd_open};
 use underseal_cipher::Key;
 
 use super::line::Line;
 use super::protocol::{MAX_REPLY, Reply, Request};
-use crate::net::{Deadlined, Socket};
+use crate::net::{Deadlined, Socket, timespec};
 use crate::{Error, ErrorKind, Result};
 
 /// A connection to an open volume, for one request.
@@ -27,7 +27,7 @@ pub struct Client {
     user: Uid,
     pid: i32,
     /// The server's process, on kernels that report it.
-    server: Option<std::os::fd::OwnedFd>,
+    server: Option<OwnedFd>,
 }
 
 /// A timeout that stands for "never".
@@ -40,17 +40,19 @@ impl Client {
     ///
     /// # Errors
     /// `NotOpen` when no server listens on the path; `Forbidden` when a third user's server does;
-    /// `Io`.
-    pub fn connect(path: &Path) -> Result<Self> {
+    /// `Timeout` when the server's queue of connections is still full after `limit`; `Io`.
+    pub fn connect(path: &Path, limit: Duration) -> Result<Self> {
         let failed = |e: io::Error| {
             let kind = match e.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ErrorKind::NotOpen,
                 io::ErrorKind::PermissionDenied => ErrorKind::Forbidden,
+                // The socket's timeout is over.
+                io::ErrorKind::WouldBlock => ErrorKind::Timeout,
                 _ => ErrorKind::Io,
             };
             Error::new(kind, format!("{}: cannot connect", path.display())).with_source(e)
         };
-        let stream = UnixStream::connect(path).map_err(failed)?;
+        let stream = connected(path, limit).map_err(|e| failed(e.into()))?;
         let peer = socket_peercred(&stream).map_err(|e| failed(e.into()))?;
         let own = geteuid();
         if !own.is_root() && !peer.uid.is_root() && peer.uid != own {
@@ -59,7 +61,7 @@ impl Client {
         }
         let server = pidfd_open(peer.pid, PidfdFlags::empty()).ok();
         Ok(Self {
-            socket: Socket::new(stream.into()),
+            socket: Socket::new(stream),
             ahead: Vec::new(),
             user: peer.uid,
             pid: peer.pid.as_raw_pid(),
@@ -143,23 +145,39 @@ impl Client {
         }
     }
 
-    /// Waits until the server's process has ended.
+    /// Waits up to `limit` until the server's process has ended.
     ///
     /// # Errors
-    /// `Io` when the kernel refuses.
-    pub fn wait_for_end(&self) -> Result<()> {
+    /// `Timeout`; `Io` when the kernel refuses.
+    pub fn wait_for_end(&self, limit: Duration) -> Result<()> {
         // Without a pidfd, the end of the connection shows that the process has ended.
         let (fd, events) = match &self.server {
             Some(process) => (process.as_fd(), PollFlags::IN),
             None => (self.socket.as_fd(), PollFlags::RDHUP),
         };
+        let deadline = Instant::now() + limit.min(FOREVER);
         loop {
-            match poll(&mut [PollFd::from_borrowed_fd(fd, events)], None) {
+            let left = timespec(deadline.saturating_duration_since(Instant::now()));
+            match poll(&mut [PollFd::from_borrowed_fd(fd, events)], Some(&left)) {
                 Err(Errno::INTR) => {}
+                Ok(0) => return Err(failed(io::ErrorKind::TimedOut.into())),
                 done => return done.map(drop).map_err(|e| io::Error::from(e).into()),
             }
         }
     }
+}
+
+/// Returns a socket that is connected within `limit`. The kernel makes a client wait while the
+/// server's queue of connections is full.
+fn connected(path: &Path, limit: Duration) -> rustix::io::Result<OwnedFd> {
+    let to = SocketAddrUnix::new(path)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // The kernel takes a timeout of zero for none.
+    let limit = limit.clamp(Duration::from_millis(1), FOREVER);
+    set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
+    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &to))?;
+    set_socket_timeout(&socket, Timeout::Send, None)?;
+    Ok(socket)
 }
 
 /// Converts the error of a read or write on the connection to the server.

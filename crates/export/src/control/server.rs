@@ -366,7 +366,7 @@ mod tests {
         let _server = ControlServer::start(directory.listen(&name).unwrap(), volume).unwrap();
         let socket = directory.socket(&name);
         let ask = |request: Request, key: Option<&Key>| {
-            Client::connect(&socket).unwrap().ask(&request, key, LONG_ENOUGH).unwrap()
+            Client::connect(&socket, LONG_ENOUGH).unwrap().ask(&request, key, LONG_ENOUGH).unwrap()
         };
         let (stop, start) = (Reencrypt::Stop, Reencrypt::Start { old: 1, new: 1, rate: Rate::default() });
         let keys = Key::new(b"ab").unwrap();

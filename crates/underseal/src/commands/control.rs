@@ -8,10 +8,10 @@ mod show;
 mod top;
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
-pub(super) use close::CloseLimitArgs;
+pub(crate) use close::{CloseLimit, CloseLimitArgs};
 pub(super) use show::{state, table};
 use underseal_cipher::Key;
 use underseal_export::control::{
@@ -70,7 +70,7 @@ pub(super) fn run(command: Control, quiet: bool) -> Result<()> {
         Control::Resume(args) => resume::run(&args),
         Control::Resize(args) => resize(&args, quiet),
         Control::Message(args) => message::run(&args),
-        Control::Close(args) => close::end(&args.volume.name, args.limit.within()),
+        Control::Close(args) => close::end(&args.volume.name, args.limit.from_now()),
         Control::Upgrade(args) => super::open::take_over(&args, quiet),
         Control::Top(args) => top::run(&args),
     }
@@ -236,10 +236,10 @@ fn resize(args: &ResizeArgs, quiet: bool) -> Result<()> {
 }
 
 /// Ends a volume's server, and waits until it has ended; it may be about to end already.
-pub(crate) fn close_open(name: &Name, limit: Option<Duration>) -> Result<()> {
-    match close::asked(name) {
+pub(crate) fn close_open(name: &Name, limit: CloseLimit) -> Result<()> {
+    match close::asked(name, limit) {
         // The server had ended before it could be asked.
-        Err(_) if status_of_open(name).is_ok_and(|status| status.is_none()) => Ok(()),
+        Err(_) if status_within(name, limit.left(PATIENCE)).is_ok_and(|status| status.is_none()) => Ok(()),
         asked => close::ended(name, asked?, limit),
     }
 }
@@ -252,10 +252,11 @@ pub(crate) fn status_of_open(name: &Name) -> Result<Option<Status>> {
 
 /// As [`status_of_open`], with a time limit.
 pub(super) fn status_within(name: &Name, limit: Duration) -> Result<Option<Status>> {
-    match Client::connect(&Directory::of_user().socket(name)) {
+    let begun = Instant::now();
+    match Client::connect(&Directory::of_user().socket(name), limit) {
         Err(e) if e.kind() == underseal_export::ErrorKind::NotOpen => Ok(None),
         Err(e) => Err(failed(name, e)),
-        Ok(client) => status_of(name, client, limit).map(Some),
+        Ok(client) => status_of(name, client, limit.saturating_sub(begun.elapsed())).map(Some),
     }
 }
 
@@ -351,7 +352,17 @@ pub(super) fn finished(name: &Name, reply: Reply) -> Result<()> {
 }
 
 pub(super) fn connect(name: &Name) -> Result<Client> {
-    Client::connect(&Directory::of_user().socket(name)).map_err(|e| match e.kind() {
+    connect_within(name, PATIENCE, |e| failed(name, e))
+}
+
+/// As [`connect`], with a time limit, and an error for the server that does not keep to it.
+fn connect_within(
+    name: &Name,
+    limit: Duration,
+    late: impl FnOnce(underseal_export::Error) -> Error,
+) -> Result<Client> {
+    Client::connect(&Directory::of_user().socket(name), limit).map_err(|e| match e.kind() {
+        underseal_export::ErrorKind::Timeout => late(e),
         underseal_export::ErrorKind::NotOpen => Error::usage(format!("no volume {name} is open"))
             .with_remedy("`underseal list` shows the open ones; of another user, as that user"),
         underseal_export::ErrorKind::Forbidden => Error::from(e)

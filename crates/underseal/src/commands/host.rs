@@ -46,7 +46,7 @@ pub(crate) struct WhichArgs {
     pub(crate) config: PathBuf,
 }
 
-/// Another `up` or `down` of the volume is awaited silently for `TOLD`, and for `PATIENCE` at all.
+/// Another `up` or `down` of the volume is awaited silently for `TOLD`, and for `PATIENCE` at most.
 const TOLD: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -76,10 +76,10 @@ impl Drop for Locked {
     }
 }
 
-/// Locks a volume; waits for another process that opens or closes it, but with a limit: opening may
+/// Locks a volume; waits up to `limit` for another process that opens or closes it: opening may
 /// wait for a silent server, or for a passphrase. Fails with `InUse`, which names the process; with
 /// `Failed` when the folder of control sockets cannot be used.
-fn lock(name: &Name) -> Result<Locked> {
+fn lock(name: &Name, limit: Duration) -> Result<Locked> {
     let directory = Directory::of_user();
     directory.make()?;
     let path = directory.path().join(format!(".{name}.lock"));
@@ -102,10 +102,10 @@ fn lock(name: &Name) -> Result<Locked> {
             Err(e) => return Err(failed(e.into())),
         }
         let waited = begun.elapsed();
-        if waited > TOLD && !told || waited > PATIENCE {
+        if waited > TOLD && !told || waited > limit {
             let process = fs::read_to_string(&path).unwrap_or_default();
             let who = format!("process {} is opening or closing it", printable(process.trim()));
-            if waited > PATIENCE {
+            if waited > limit {
                 return Err(Error::new(Exit::InUse, who).with_remedy("end that process, and then again"));
             }
             let _ = writeln!(io::stderr().lock(), "{name}: waiting: {who}");

@@ -17,7 +17,7 @@ use super::call::Call;
 use super::failure::{Failure, Result, Status};
 use super::place::Place;
 use super::{Words, foreign, keyslots, tcrypt};
-use crate::commands::{close_open as end, status_of_open};
+use crate::commands::{CloseLimit, close_open as end, status_of_open};
 
 /// `open DEVICE NAME`.
 pub(super) fn open(args: &Args, words: &Words<'_>) -> Result<()> {
@@ -254,7 +254,7 @@ pub(super) fn close(_: &Args, words: &Words<'_>) -> Result<()> {
             return Err(busy());
         }
     }
-    end(&place.name, None)?;
+    end(&place.name, CloseLimit::none())?;
     place.clear();
     Ok(())
 }

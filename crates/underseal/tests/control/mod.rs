@@ -9,6 +9,7 @@
 //!   status.rs   what was done is counted; JSON; close
 //!   policy.rs   another policy while fio verifies
 //!   suspend.rs  requests wait while suspended, and run after `resume`
+//!   hung.rs     a server that is stopped, and the time limits of commands
 //!   keys.rs     key wipe, key set, and what dm-crypt says of misuse
 //!   life.rs     wiped, and resumed with a passphrase; headers that others change meanwhile
 //!   resize.rs   grown and shrunk while it is served
@@ -24,6 +25,7 @@
 
 mod confined;
 mod dashboard;
+mod hung;
 mod keys;
 mod life;
 mod metrics;

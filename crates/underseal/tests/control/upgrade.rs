@@ -26,7 +26,7 @@ pub(crate) const PAUSE: Duration = Duration::from_secs(5);
 
 /// A volume's socket, as a process that takes over sees it.
 fn asking(operator: &Operator, protocol: u32) -> Result<Line, String> {
-    let mut client = wire::Client::connect(&operator.directory().join("image.sock")).unwrap();
+    let mut client = wire::Client::connect(&operator.directory().join("image.sock"), PATIENCE).unwrap();
     match client.ask(&Request::HandOver { protocol }, None, PATIENCE).unwrap() {
         Reply::Refused(refusal) => Err(refusal.message),
         _ => Ok(client.into_line().unwrap()),

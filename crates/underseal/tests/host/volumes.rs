@@ -3,6 +3,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
@@ -109,6 +110,22 @@ fn a_volume_stays_open_below_one_that_could_not_be_closed() {
     kill_process(low, Signal::CONT).unwrap();
     host.does("down");
     assert_eq!(host.states(), "top:down low:down beside:down");
+}
+
+#[test]
+fn down_waits_for_a_hung_server_up_to_its_limit() {
+    let mut host = Host::new();
+    host.volume("hung", "nbd");
+    host.does("up");
+    let hung = host.pid("hung").unwrap();
+    kill_process(hung, Signal::STOP).unwrap();
+    let begun = Instant::now();
+    let ran = host.run("down --timeout 2");
+    kill_process(hung, Signal::CONT).unwrap();
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}: {ran:?}", begun.elapsed());
+    assert!(ran.err.contains("hung: its server did not answer in time"), "{ran:?}");
+    host.does("down");
 }
 
 #[test]

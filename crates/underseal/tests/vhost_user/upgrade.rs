@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 fn taker(operator: &Operator) -> (Line, Heard<Given>) {
     let mut line = None;
     wait_until("nobody else takes over", PATIENCE, || {
-        let mut client = wire::Client::connect(&operator.directory().join("image.sock")).unwrap();
+        let mut client = wire::Client::connect(&operator.directory().join("image.sock"), PATIENCE).unwrap();
         line = match client.ask(&Request::HandOver { protocol: PROTOCOL }, None, PATIENCE).unwrap() {
             Reply::Refused(refusal) => {
                 assert!(refusal.message.contains("just now"), "{refusal:?}");

@@ -1,14 +1,13 @@
 //! `underseal down`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use clap::Args;
 
 use super::together::in_order;
-use super::{AT_LAST, WhichArgs, end, lock, status};
+use super::{AT_LAST, PATIENCE, WhichArgs, end, lock, status};
 use crate::commands::close_open;
-use crate::commands::control::CloseLimitArgs;
+use crate::commands::control::{CloseLimit, CloseLimitArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::print;
@@ -46,7 +45,7 @@ pub(in crate::commands) fn run(args: &DownArgs, quiet: bool) -> Result<()> {
             let what = format!("{} lies on it, and could not be closed", volumes[*upper].name);
             return Err(Error::new(Exit::InUse, what).with_remedy("close that volume first"));
         }
-        let ended = bring_down(entry, args.limit.within());
+        let ended = bring_down(entry, args.limit.from_now());
         closed[number].store(ended.is_ok(), Ordering::SeqCst);
         if let (Ok(true), false) = (&ended, quiet) {
             let _ = print(&format!("{} is down\n", entry.name));
@@ -58,10 +57,10 @@ pub(in crate::commands) fn run(args: &DownArgs, quiet: bool) -> Result<()> {
 }
 
 /// Closes a volume; returns false where it was not open.
-fn bring_down(entry: &Entry, limit: Option<Duration>) -> Result<bool> {
+fn bring_down(entry: &Entry, limit: CloseLimit) -> Result<bool> {
     // The lock excludes an `up` that is opening it.
-    let _lock = lock(&entry.name)?;
-    if status(entry, AT_LAST)?.is_none() {
+    let _lock = lock(&entry.name, limit.left(PATIENCE))?;
+    if status(entry, limit.left_or_least(AT_LAST))?.is_none() {
         return Ok(false);
     }
     close_open(&entry.name, limit)?;

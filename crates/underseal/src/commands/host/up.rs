@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
 use super::together::{Lane, in_order};
-use super::{ANSWERS, WhichArgs, end, lock, status};
+use super::{ANSWERS, PATIENCE, WhichArgs, end, lock, status};
 use crate::cli::{Cli, Command as Which};
 use crate::commands::open::{self, OpenArgs};
 use crate::error::{Error, Result};
@@ -110,7 +110,7 @@ fn asked(entry: &Entry, foreground: bool) -> Result<Box<OpenArgs>> {
 /// Opens a volume; returns its address, or `None` where it was open before.
 fn bring_up(entry: &Entry) -> Result<Option<String>> {
     asked(entry, false)?;
-    let _lock = lock(&entry.name)?;
+    let _lock = lock(&entry.name, PATIENCE)?;
     if status(entry, ANSWERS)?.is_some() {
         return Ok(None);
     }
