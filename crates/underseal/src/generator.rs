@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use crate::error::{Error, Result};
 use crate::logging;
-use crate::volumes::{self, Below, Entry, Layers, Table};
+use crate::volumes::{self, Below, Entry, Layers, Table, plain};
 
 const UNITS: &str = "/usr/lib/systemd/system";
 
@@ -154,15 +154,16 @@ fn conf(entry: &Entry, below: &[(&Entry, Below)]) -> String {
         }
         line("After", &service(lower));
     }
-    for path in entry.files() {
-        if let Some(unit) = device_unit(path).filter(|_| may_be_disk(path)) {
+    // systemd ignores a path with `..` here.
+    for path in entry.files().map(plain) {
+        if let Some(unit) = device_unit(&path).filter(|_| may_be_disk(&path)) {
             line("Requires", &unit);
             line("After", &unit);
-        } else if let Some(path) = word(path) {
+        } else if let Some(path) = word(&path) {
             line("RequiresMountsFor", &path);
         }
     }
-    for place in entry.places().filter_map(word) {
+    for place in entry.places().map(plain).filter_map(|place| word(&place)) {
         line("RequiresMountsFor", &place);
     }
     let mut service = String::new();
@@ -198,7 +199,9 @@ fn printable(path: &Path) -> Option<String> {
 /// Returns a path as one word of a unit's line, in quotes where needed; `None` where quotes do not
 /// suffice.
 fn word(path: &Path) -> Option<String> {
-    let text = path.to_str().filter(|text| !text.contains(char::is_control))?.replace('%', "%%");
+    // A tab in quotes stands for itself.
+    let breaks_line = |c: char| c.is_control() && c != '\t';
+    let text = path.to_str().filter(|text| !text.contains(breaks_line))?.replace('%', "%%");
     let strange = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '\\');
     match text.contains(strange) {
         true => Some(format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))),
@@ -277,6 +280,7 @@ mod tests {
             ("/a\"b", "\"/a\\\"b\""),
             ("/it's", "\"/it's\""),
             ("/a\\", "\"/a\\\\\""),
+            ("/a\tb", "\"/a\tb\""),
         ] {
             assert_eq!(word(Path::new(path)).as_deref(), Some(as_word));
         }

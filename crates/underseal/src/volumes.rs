@@ -37,7 +37,7 @@ use std::path::{Path, PathBuf};
 use underseal_export::control::{Directory, Name};
 
 use crate::error::{Error, Result};
-pub(crate) use layers::{Below, Layers};
+pub(crate) use layers::{Below, Layers, plain};
 use options::Options;
 
 /// The default path of the list.

@@ -99,7 +99,7 @@ struct Served {
 
 impl Served {
     fn of(entry: &Entry) -> Self {
-        let own = || Endpoint::Unix(Directory::of_user().socket_for_clients(&entry.name));
+        let own = || Endpoint::Unix(plain(&Directory::of_user().socket_for_clients(&entry.name)));
         let has = |option: &str| entry.options.of_open.iter().any(|(name, _)| *name == option);
         let values = entry.options.of_open.iter().filter(|(name, _)| *name == "nbd");
         let named = values.filter_map(|(_, place)| match place.as_deref() {
@@ -121,7 +121,7 @@ impl Served {
 }
 
 /// Returns a path without detours that its text shows.
-fn plain(path: &Path) -> PathBuf {
+pub(crate) fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {
         match part {

@@ -276,6 +276,33 @@ fn a_path_with_blanks_waits_for_its_file_system_too() {
 }
 
 #[test]
+fn a_path_with_detours_or_tabs_waits_for_the_same_as_without() {
+    let (units, told) = generated(
+        "disk /srv/x/../disks/./a.img /srv/a\\011b log-file=/var/x/../log/l,noauto\n\
+         part /dev/vg0/../sda2 - noauto\n\
+         other /srv/../dev/sda3 /dev/../etc/k noauto\n\
+         low /l.img /k noauto,nbd=/srv/y/../a\\011b.sock\n\
+         top nbd+unix:///?socket=/srv/./a%09b.sock /k noauto\n\
+         node /l2.img /k noauto,ublk\nover /dev/underseal/x/../node /k noauto\n",
+    );
+    let conf = |name: &str| {
+        let start = format!("underseal@{name}.service.d/50-volume.conf: ");
+        units.lines().find_map(|line| line.strip_prefix(&start)).unwrap().to_owned()
+    };
+    let waits = "RequiresMountsFor=/srv/disks/a.img RequiresMountsFor=\"/srv/a\tb\" RequiresMountsFor=/var/log/l";
+    assert_eq!(conf("disk"), waits);
+    assert!(conf("part").starts_with("Requires=dev-sda2.device After=dev-sda2.device"), "{units}");
+    let waits = "Requires=dev-sda3.device After=dev-sda3.device RequiresMountsFor=/etc/k";
+    assert_eq!(conf("other"), waits);
+    assert_eq!(conf("low"), "RequiresMountsFor=/l.img RequiresMountsFor=/k RequiresMountsFor=\"/srv/a\tb.sock\"");
+    for (upper, lower) in [("top", "low"), ("over", "node")] {
+        let needs = format!("Wants=underseal@{lower}.service After=underseal@{lower}.service");
+        assert!(conf(upper).starts_with(&needs), "{units}");
+    }
+    assert_eq!(told, "");
+}
+
+#[test]
 fn a_volume_that_waits_for_a_client_becomes_a_socket() {
     let (units, told) = generated("disk /srv/disk /k nbd=systemd\nlater /srv/later /k noauto,nbd=systemd\n");
     let waits = |name: &str| {
