@@ -254,6 +254,9 @@ impl FsWorker {
     fn dispatch(&mut self, header: &InHeader, len: usize) -> Answer<Reply> {
         let Self { fs, inbox, scratch, out, lent, .. } = self;
         let later = self.slow.is_some();
+        if later && fs.may_wait_for_names(header.opcode, len) {
+            return Ok(Reply::Later);
+        }
         let patience = if later { Patience::Refuse } else { Patience::Wait };
         let (_, mut args) = InHeader::read(inbox.request(len))?;
         let args = &mut args;

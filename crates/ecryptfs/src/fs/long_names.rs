@@ -7,10 +7,12 @@ use std::sync::MutexGuard;
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, openat, unlinkat};
 use rustix::io::Errno;
 
+use underseal_fuse::wire::op;
+
 use super::{Answer, Fs, locked};
-use crate::LowerName;
 use crate::file::LowerDescriptor;
 use crate::name::long;
+use crate::{LowerName, NameCipher};
 
 /// The long names of a call, locked against other changes. At the end, the files of unused names
 /// are removed.
@@ -38,6 +40,21 @@ impl Drop for LongNameLock<'_> {
 }
 
 impl Fs {
+    /// Returns true when a request of `len` bytes may read, write or remove files of long names:
+    /// each is a wait for the disk, and for other requests of that kind.
+    pub(super) fn may_wait_for_names(&self, opcode: u32, len: usize) -> bool {
+        let may_wait = match opcode {
+            // A folder that is removed or replaced may have files of unused names.
+            op::RMDIR | op::RENAME | op::RENAME2 | op::READDIR | op::READDIRPLUS => true,
+            // A shorter request has no long name.
+            op::CREATE | op::MKNOD | op::MKDIR | op::SYMLINK | op::LINK | op::UNLINK => {
+                len > NameCipher::MAX_NAME
+            }
+            _ => false,
+        };
+        may_wait && self.view.has_long_names()
+    }
+
     /// Returns the long names among `names`, locked, or `None` without long names.
     pub(super) fn beside<'a>(
         &'a self,

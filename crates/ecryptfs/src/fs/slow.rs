@@ -1,8 +1,8 @@
 //! Requests that may take long, and the threads that serve them, so that the threads that receive
 //! requests are free for others.
 //!
-//! Slow requests are growth, cuts, fsync and fallocate, and every request for a file's bytes while
-//! one of those runs in it. The kernel accepts a reply only by the way of its request, so the way
+//! Slow requests are growth, cuts, fsync and fallocate, every request for a file's bytes while one
+//! of those runs in it, and requests that may use the files of long names. The kernel accepts a reply only by the way of its request, so the way
 //! is stored with the request. When all threads are busy, another thread is started for the next
 //! request.
 

@@ -4,10 +4,16 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
 use rustix::fs::{CWD, FileType, Mode, OFlags, RenameFlags, mknodat, openat, renameat_with, statvfs};
 use rustix::io::Errno;
 
 use crate::ecryptfs_mount::mounted::{Folder, unable};
+use crate::support::mounts::{Frozen, Loop, Mount, cannot_mount, skip};
+use crate::support::{run, tool};
 
 const OPTIONS: &str = "ecryptfs_enable_filename_crypto,long_names";
 const LONG: &str = "UNDERSEAL_LONG_NAME.";
@@ -209,5 +215,55 @@ fn what_a_crash_leaves_over_means_nothing() {
     fs::write(folder.at(&free), b"new").unwrap();
     assert!(shown(&folder).contains(&free));
     assert_beside(&folder, 2);
+    mount.unmount();
+}
+
+/// The disk takes no new files for a while: clients that make files of long names wait for it, and
+/// for each other, and others do not.
+#[test]
+fn long_names_that_are_being_made_keep_no_other_request_waiting() {
+    let test = "long_names_that_are_being_made_keep_no_other_request_waiting";
+    if let Some(reason) = cannot_mount() {
+        return skip(test, reason);
+    }
+    let mut folder = Folder::new();
+    let device = Loop::attach(&folder.scratch.sparse("disk", 64 << 20), &[]);
+    run(tool("mkfs.ext4").arg("-q").arg(device.device()));
+    let disk = Mount::new(device.device(), &folder.scratch.path("below"), &[]);
+    folder.lower = disk.directory().join("lower");
+    fs::create_dir(&folder.lower).unwrap();
+    let mount = folder.mount_on_threads(OPTIONS, 2);
+    let makers: Vec<_> = (0..6).map(|number| folder.at(&format!("maker {number}"))).collect();
+    makers.iter().for_each(|maker| fs::create_dir(maker).unwrap());
+    fs::create_dir(folder.at("other")).unwrap();
+    fs::write(folder.at("other/file"), b"read meanwhile").unwrap();
+    let frozen = Frozen::of(disk.directory());
+    thread::scope(|scope| {
+        let (sender, made) = channel();
+        for (number, maker) in makers.iter().enumerate() {
+            let sender = sender.clone();
+            scope.spawn(move || {
+                let name = maker.join(long('m'));
+                let made = match number % 3 {
+                    0 => fs::write(name, b"made"),
+                    1 => fs::create_dir(name),
+                    _ => symlink("to", name),
+                };
+                made.unwrap();
+                let _ = sender.send(());
+            });
+        }
+        // The requests have reached the server.
+        thread::sleep(Duration::from_millis(500));
+        let (sender, read) = channel();
+        let file = folder.at("other/file");
+        scope.spawn(move || sender.send(fs::read(file)));
+        let read = read.recv_timeout(Duration::from_secs(20));
+        let waiting = made.try_recv().is_err();
+        drop(frozen);
+        assert_eq!(read.expect("it waits for the disk").unwrap(), b"read meanwhile");
+        assert!(waiting, "the disk took new files");
+    });
+    makers.iter().for_each(|maker| assert!(fs::symlink_metadata(maker.join(long('m'))).is_ok()));
     mount.unmount();
 }

@@ -251,3 +251,19 @@ impl Drop for Mount {
         assert!(gone, "{} is in use still", self.device.display());
     }
 }
+
+/// A mounted filesystem that takes no changes until the value goes; reads go on.
+pub(crate) struct Frozen(PathBuf);
+
+impl Frozen {
+    pub(crate) fn of(mount: &Path) -> Self {
+        run(tool("fsfreeze").arg("--freeze").arg(mount));
+        Self(mount.to_owned())
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        run(tool("fsfreeze").arg("--unfreeze").arg(&self.0));
+    }
+}

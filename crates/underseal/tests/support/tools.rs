@@ -20,6 +20,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("dmsetup", "dmsetup"),
     ("e2fsck", "e2fsprogs"),
     ("fio", "fio"),
+    ("fsfreeze", "util-linux"),
     ("fusermount3", "fuse3"),
     ("gpg", "gpg"),
     ("ip", "iproute2"),
