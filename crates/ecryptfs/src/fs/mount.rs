@@ -95,6 +95,11 @@ impl LowerFolder {
         let path = fs::read_link(crate::proc_path(&fd))?;
         Ok(Self { fd, path })
     }
+
+    /// Returns the path without links, as it was when the folder was opened: for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 impl AsFd for LowerFolder {

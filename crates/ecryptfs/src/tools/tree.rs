@@ -70,7 +70,12 @@ pub(super) fn within_itself(path: &Path) -> Error {
 impl TreeFolder {
     /// Opens a tree's root, the only path that is followed, but for links of other users.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let fd = pin(path).and_then(|fd| Ok(openat(fd, ".", FOLDER, Mode::empty())?));
+        Self::of(pin(path).map_err(|e| Error::io(path, "cannot be listed", e))?, path)
+    }
+
+    /// Opens a tree's root by a descriptor. The path is for messages.
+    pub(super) fn of(root: impl AsFd, path: &Path) -> Result<Self> {
+        let fd = openat(root, ".", FOLDER, Mode::empty());
         let fd = fd.map_err(|e| Error::io(path, "cannot be listed", e))?;
         Ok(Self { fd, path: path.into(), depth: 0 })
     }

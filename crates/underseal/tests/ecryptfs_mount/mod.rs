@@ -13,6 +13,8 @@
 //!   typed.rs     passphrases that were mistyped, on a terminal and from files
 //!   growth.rs    files that grow long: a disk that is full, a program that is killed meanwhile
 //!   process.rs   what the process leaves: its start folder, its number, mounts elsewhere
+//!   ending.rs    signals while files are open, and the mount is covered, moved or unmounted
+//!   swaps.rs     lower folders and mounts that are replaced while a command uses them
 //!   limits.rs    limits of files' sizes that end inside of an extent
 //!   over.rs      mounted over the lower folder itself
 //!   lost_writes.rs   a disk that loses bytes after they were written
@@ -37,5 +39,6 @@ mod pages;
 mod posix;
 mod process;
 mod typed;
+mod swaps;
 mod users;
 mod vectors;

@@ -1,10 +1,9 @@
 //! A mount's keys, made of passphrases.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use underseal_cipher::Key;
-use underseal_ecryptfs::fs::{MountKeys, Sealing};
+use underseal_ecryptfs::fs::{LowerFolder, MountKeys, Sealing};
 use underseal_ecryptfs::options::{EcryptfsOptions, PassphraseSource, passphrase_in_line};
 use underseal_ecryptfs::tools::{Fit, fit};
 use underseal_ecryptfs::{AuthToken, Cipher, Keyring, NameCipher, Signature};
@@ -15,10 +14,15 @@ use crate::exit::Exit;
 use crate::output::print;
 use crate::passphrase::{ask_hidden, first_line_of_descriptor, first_line_of_file, tell};
 
-/// Returns the keys that a mount encrypts with, from passphrases that fit its lower folder, or
-/// whose keys the options name. Fails with `NoKey` when they open none of the existing files; with
+/// Returns the keys that a mount encrypts with, from passphrases that fit its lower folder, which
+/// is open, or whose keys the options name. Fails with `NoKey` when they open none of the existing files; with
 /// `Usage` when two that should be the same differ.
-pub(super) fn sealing(args: &MountArgs, options: &MountOptions, quiet: bool) -> Result<Sealing> {
+pub(super) fn sealing(
+    args: &MountArgs,
+    lower: &LowerFolder,
+    options: &MountOptions,
+    quiet: bool,
+) -> Result<Sealing> {
     let of = options.ecryptfs.passphrase.as_ref().and_then(|option| option.source.as_ref());
     let is_asked = args.passphrase_file.is_empty() && args.passphrase_fd.is_empty() && of.is_none();
     let mut tries = if is_asked { 3 } else { 1 };
@@ -26,7 +30,7 @@ pub(super) fn sealing(args: &MountArgs, options: &MountOptions, quiet: bool) -> 
         tries -= 1;
         let passphrases = passphrases(args, &options.ecryptfs)?;
         let sealing = options.sealing(&passphrases).and_then(|sealing| {
-            let is_known = compare(&args.lower, &sealing, &options.ecryptfs)?;
+            let is_known = compare(lower, &sealing, &options.ecryptfs)?;
             Ok((sealing, is_known))
         });
         match sealing {
@@ -52,7 +56,7 @@ pub(super) fn sealing(args: &MountArgs, options: &MountOptions, quiet: bool) -> 
 
 /// Returns true when a key opens existing files; keys that the options name are not tested. Fails
 /// with `NoKey` when files exist, and no key opens any of them.
-fn compare(lower: &Path, sealing: &Sealing, options: &EcryptfsOptions) -> Result<bool> {
+fn compare(lower: &LowerFolder, sealing: &Sealing, options: &EcryptfsOptions) -> Result<bool> {
     if sealing.encrypted_view {
         return Ok(true);
     }
@@ -62,7 +66,8 @@ fn compare(lower: &Path, sealing: &Sealing, options: &EcryptfsOptions) -> Result
     if let (Fit::Other(signature), false) = (contents, is_named) {
         let ours = sealing.keys.new_files.iter().map(|token| token.signature().to_string());
         let ours = ours.collect::<Vec<_>>().join(", ");
-        let what = format!("{}: files there are for the key {signature}, not for {ours}", lower.display());
+        let what =
+            format!("{}: files there are for the key {signature}, not for {ours}", lower.path().display());
         return Err(Error::new(Exit::NoKey, what).with_remedy(format!(
             "the passphrase again; for new files with this one nevertheless: -o ecryptfs_sig={ours}",
             ours = ours.replace(", ", ",ecryptfs_sig=")
@@ -70,7 +75,8 @@ fn compare(lower: &Path, sealing: &Sealing, options: &EcryptfsOptions) -> Result
     }
     if let (Fit::Other(signature), Some(names)) = (of_names, names) {
         let ours = names.token().signature();
-        let what = format!("{}: names there are for the key {signature}, not for {ours}", lower.display());
+        let what =
+            format!("{}: names there are for the key {signature}, not for {ours}", lower.path().display());
         return Err(Error::new(Exit::NoKey, what).with_remedy(format!(
             "-o ecryptfs_fnek_sig={signature} for the names that are there; for others nevertheless: -o ecryptfs_fnek_sig={ours}"
         )));

@@ -93,7 +93,7 @@ pub(crate) struct ServeMountArgs {
 
 pub(super) fn run(args: &MountArgs, quiet: bool) -> Result<()> {
     let options = MountOptions::parse(&args.options)?;
-    let sealing = || keys::sealing(args, &options, quiet);
+    let sealing = |lower: &LowerFolder| keys::sealing(args, lower, &options, quiet);
     serve(&args.serve, &args.lower, &args.mountpoint, &options, quiet, sealing)
 }
 
@@ -177,7 +177,7 @@ pub(super) fn serve(
     mountpoint: &Path,
     options: &MountOptions,
     quiet: bool,
-    sealing: impl FnOnce() -> Result<Sealing>,
+    sealing: impl FnOnce(&LowerFolder) -> Result<Sealing>,
 ) -> Result<()> {
     let failed = |folder: &Path, e: io::Error| match Errno::from_io_error(&e) {
         Some(Errno::NOTCONN) => Error::io(folder, "what was mounted there has ended", e)
@@ -212,7 +212,7 @@ pub(super) fn serve(
         }
     }
     drop(point);
-    let sealing = sealing()?;
+    let sealing = sealing(&below)?;
     let taken = signals::take(signals::ENDING)
         .map_err(|e| Error::new(Exit::Failed, "cannot wait for signals").because(&e))?;
     let config = MountConfig {

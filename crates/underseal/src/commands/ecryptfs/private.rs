@@ -59,7 +59,7 @@ pub(super) fn run(args: &MountPrivateArgs, quiet: bool) -> Result<()> {
     all.extend(signatures.names.map(|names| format!("ecryptfs_fnek_sig={names}")));
     all.extend(args.options.iter().cloned());
     let options = MountOptions::parse(&all)?;
-    serve(&args.serve, &home.join(".Private"), &mountpoint, &options, quiet, || {
+    serve(&args.serve, &home.join(".Private"), &mountpoint, &options, quiet, |_| {
         // Private.sig names the keys.
         options.sealing(&[passphrase(args, &settings.join("wrapped-passphrase"))?])
     })
