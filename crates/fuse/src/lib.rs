@@ -3,6 +3,7 @@
 //! ```text
 //!   Session        a mount, its handshake done          mount.rs  mount(2) or fusermount3
 //!     |            unmount, MountEntry::at            init.rs   the handshake
+//!     |            server.rs: whether another mount's server has ended
 //!   Channel        one thread's descriptor: a request in, its reply out
 //!     |  ring.rs      the same through the thread's io_uring (home.rs: on which processor)
 //!     |
@@ -27,6 +28,7 @@ mod point;
 mod ring;
 pub mod script;
 mod session;
+mod server;
 mod unmount;
 pub mod wire;
 
@@ -38,4 +40,4 @@ pub use point::{Point, Unmounter};
 pub use ring::{EntryEvent, EntryRequest, RingEntries, RingShare, decline, not_offered, queues};
 pub use session::FuseSession;
 pub use underseal_device::{MOUNT_SOURCE as SOURCE, MountEntry};
-pub use unmount::{is_in_use, unmount};
+pub use unmount::{is_in_use, unmount, unmount_dead};

@@ -7,11 +7,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rustix::fs::{Mode, OFlags, open, openat};
+use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
+use underseal_sandbox::{folder_of, mount_of};
 
 use crate::MountEntry;
+use crate::server::MountServer;
 
 /// Unmounts the mount that `path` leads to, of another process: at once, or `lazily`, so that the
 /// mount disappears while open files remain usable. `is_meant` decides whether the mount may be
@@ -19,69 +21,99 @@ use crate::MountEntry;
 ///
 /// # Errors
 /// `EINVAL` when `path` has no mount, or a mount that `is_meant` refuses; `EBUSY` when it is in
-/// use; errors of the system.
+/// use; a [`ForeignLink`](underseal_sandbox::ForeignLink); errors of the system.
 pub fn unmount(path: &Path, lazily: bool, is_meant: impl FnOnce(&MountEntry) -> bool) -> io::Result<()> {
-    let found = Found::at(path)?;
+    let found = FoundMount::at(path)?;
     if !is_meant(&found.entry) {
         return Err(Errno::INVAL.into());
     }
     found.unmount(lazily)
 }
 
-/// A mount of another process, by a descriptor of the folder that it is in: names on the way to
-/// that folder may change, and the inspected mount is the one that is unmounted. The last name can
-/// only be changed in a mount namespace that does not have the mount, by a user who may rename in
-/// the folder; so a lazy unmount reaches the mount through a descriptor of the mount.
+/// Unmounts the mount that `path` leads to lazily, if its server has ended. Returns true if there
+/// was such a mount.
+///
+/// # Errors
+/// `EINVAL` when the server has ended, and `is_meant` refuses the mount; `TimedOut` when the server
+/// does not say that it runs; errors of unmounting.
+pub fn unmount_dead(path: &Path, is_meant: impl FnOnce(&MountEntry) -> bool) -> io::Result<bool> {
+    // Where a path leads nowhere, nothing is mounted.
+    let Ok(found) = FoundMount::at(path) else { return Ok(false) };
+    // The descriptor of the mount whose server is asked is that of the mount that is unmounted.
+    let mount = found.open()?;
+    match MountServer::of(&mount)? {
+        MountServer::Alive => Ok(false),
+        MountServer::Ended if !is_meant(&found.entry) => Err(Errno::INVAL.into()),
+        MountServer::Ended => found.detach(&mount).map(|()| true),
+    }
+}
+
+/// A mount of another process, found by its number and by the folder that it is in: names on the
+/// way to that folder may change, and the inspected mount is the one that is unmounted. Links of
+/// other users are not followed on the way. The last name can only be changed in a mount namespace
+/// that does not have the mount, by a user who may rename in the folder; so a lazy unmount reaches
+/// the mount through a descriptor of the mount.
 #[derive(Debug)]
-struct Found {
+struct FoundMount {
     path: PathBuf,
     folder: OwnedFd,
     name: OsString,
     entry: MountEntry,
     /// The mount's number.
-    mount: u64,
+    number: u64,
 }
 
-impl Found {
+impl FoundMount {
     /// Finds the mount on a path, without a request to its server.
     fn at(path: &Path) -> io::Result<Self> {
-        let name = path.file_name().ok_or(Errno::INVAL)?.to_owned();
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let parent = fs::canonicalize(parent.unwrap_or(Path::new(".")))?;
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let folder = open(&parent, flags | OFlags::DIRECTORY, Mode::empty())?;
-        let mount = mount_of(&openat(&folder, &name, flags, Mode::empty())?)?;
-        let entry = if mount == mount_of(&folder)? { None } else { MountEntry::of_mount(mount)? };
+        let (folder, name) = folder_of(path)?;
+        let number = mount_of(&open_at(&folder, &name)?)?;
+        let entry = if number == mount_of(&folder)? { None } else { MountEntry::of_mount(number)? };
         let entry = entry.ok_or(Errno::INVAL)?;
-        Ok(Self { path: parent.join(&name), folder, name, entry, mount })
+        let path = fs::read_link(through(&folder))?.join(&name);
+        Ok(Self { path, folder, name, entry, number })
+    }
+
+    /// Opens the mount, which keeps it busy.
+    fn open(&self) -> io::Result<OwnedFd> {
+        let mount = open_at(&self.folder, &self.name)?;
+        if mount_of(&mount)? == self.number { Ok(mount) } else { Err(Errno::AGAIN.into()) }
     }
 
     fn unmount(&self, lazily: bool) -> io::Result<()> {
         if lazily {
-            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let mount = openat(&self.folder, &self.name, flags, Mode::empty())?;
-            if mount_of(&mount)? != self.mount {
-                return Err(Errno::AGAIN.into());
-            }
-            let path = PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd()));
-            return match rustix::mount::unmount(&path, UnmountFlags::DETACH) {
-                // Only root may do it without fusermount3.
-                Err(Errno::PERM) => fusermount(&self.path, true),
-                other => Ok(other?),
-            };
+            return self.detach(&self.open()?);
         }
         // A descriptor of the mount itself would keep it busy, so it is reached through the
         // folder's descriptor.
-        let folder = PathBuf::from(format!("/proc/self/fd/{}", self.folder.as_raw_fd()));
-        unmount_here(&folder.join(&self.name), &self.path, lazily)
+        unmount_here(&through(&self.folder).join(&self.name), &self.path, false)
+    }
+
+    /// Unmounts lazily, through the mount's own descriptor.
+    fn detach(&self, mount: &OwnedFd) -> io::Result<()> {
+        detach(mount, &self.path)
     }
 }
 
-/// Returns the number of the mount of a descriptor's file, as in the mount table.
-fn mount_of(fd: &OwnedFd) -> io::Result<u64> {
-    let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
-    let number = about.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
-    number.ok_or_else(|| Errno::NOTSUP.into())
+/// Opens a file of a folder for lookups, without a request to the server of a mount there.
+pub(crate) fn open_at(folder: &OwnedFd, name: &std::ffi::OsStr) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(openat(folder, name, flags, Mode::empty())?)
+}
+
+/// Returns a path that leads to the file of a descriptor.
+pub(crate) fn through(fd: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+}
+
+/// Unmounts the mount of a descriptor lazily. `shown` is the path that fusermount3 finds in the
+/// mount table.
+pub(crate) fn detach(mount: &OwnedFd, shown: &Path) -> io::Result<()> {
+    match rustix::mount::unmount(through(mount), UnmountFlags::DETACH) {
+        // Only root may do it without fusermount3.
+        Err(Errno::PERM) => fusermount(shown, true),
+        other => Ok(other?),
+    }
 }
 
 /// Whether a mount is in use, which only root may ask.
@@ -142,7 +174,7 @@ mod tests {
             mounted => mounted.unwrap(),
         }
         tmpfs("other", &at("other/disk")).unwrap();
-        let found = Found::at(&at("user/mnt/disk")).unwrap();
+        let found = FoundMount::at(&at("user/mnt/disk")).unwrap();
         assert_eq!(found.entry.source, "meant");
         fs::rename(at("user/mnt"), at("user/old")).unwrap();
         symlink("../other", at("user/mnt")).unwrap();

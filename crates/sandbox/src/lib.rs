@@ -47,7 +47,7 @@ pub use helper::files::{
 };
 pub use helper::rings::{RingMade, RingMaker, RingRequest, ring, will_give_commands};
 pub use helper::{Asked, Helper, IDENTITY, OfMount};
-pub use links::{ForeignLink, append, canonical, pin};
+pub use links::{ForeignLink, append, canonical, folder_of, mount_of, pin};
 pub use mark::is_inside;
 pub use needs::{Needs, Rings};
 pub use state::State;

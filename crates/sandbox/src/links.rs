@@ -81,6 +81,18 @@ pub fn pin(path: &Path) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// Opens the folder of a path's last name, and returns both. A mount on the last name is not asked
+/// for anything: its server may not answer.
+///
+/// # Errors
+/// The kinds of [`canonical`]; `EINVAL` for a path without a last name.
+pub fn folder_of(path: &Path) -> io::Result<(OwnedFd, OsString)> {
+    match LastName::of(path)? {
+        LastName { folder, name, is_of_kernel: false } if name != "." => Ok((folder, name)),
+        _ => Err(Errno::INVAL.into()),
+    }
+}
+
 /// Opens a file to append to it, and creates it for its owner only if it is missing.
 ///
 /// # Errors
@@ -126,7 +138,13 @@ impl LastName {
                 Err(Errno::NOENT) if is_last => return Ok(Self { folder, name, is_of_kernel: false }),
                 fd => fd?,
             };
-            let about = about(&fd)?;
+            let about = match about(&fd) {
+                // A link is never mounted on.
+                Err(_) if is_last && mount_of(&fd)? != mount_of(&folder)? => {
+                    return Ok(Self { folder, name, is_of_kernel: false });
+                }
+                about => about?,
+            };
             if !is_link(&about) {
                 if is_last && name != ".." {
                     return Ok(Self { folder, name, is_of_kernel: false });
@@ -160,6 +178,17 @@ impl LastName {
         }
         Ok(Self { folder, name: ".".into(), is_of_kernel: false })
     }
+}
+
+/// Returns the number of the mount of a descriptor's file, as in the mount table. The mount's
+/// server is not asked.
+///
+/// # Errors
+/// Errors of reading /proc.
+pub fn mount_of(fd: &OwnedFd) -> io::Result<u64> {
+    let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
+    let number = about.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
+    number.ok_or_else(|| Errno::NOTSUP.into())
 }
 
 /// Returns a path's names, the last one first.

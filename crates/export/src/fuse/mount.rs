@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use underseal_fuse::{
-    FuseSession, Init, MountEntry, MountFailure, MountSettings, Point, SOURCE, capability, unmount,
+    FuseSession, Init, MountEntry, MountFailure, MountSettings, Point, SOURCE, capability, unmount_dead,
 };
 
 use super::{INBOX, MountPlace};
@@ -36,11 +36,7 @@ impl MountPoint {
         let bad = |e: io::Error| {
             Error::new(ErrorKind::MountPoint, format!("cannot mount on {shown}")).with_source(e)
         };
-        // `statfs` always asks the server; the kernel may still cache attributes of a server that
-        // has ended.
-        if rustix::fs::statfs(path).is_err_and(|e| e == Errno::NOTCONN) {
-            clear(path)?;
-        }
+        clear(path)?;
         let point = Point::open(path).map_err(bad)?;
         if !matches!(point.kind(), FileType::RegularFile | FileType::Directory) {
             let context = format!("{shown} is neither a regular file nor a folder to mount on");
@@ -97,17 +93,22 @@ fn no_device(e: io::Error) -> Error {
     Error::new(ErrorKind::FuseDevice, context).with_source(e)
 }
 
-/// Unmounts a mount that a killed server left at `path`.
+/// Unmounts the mount that a killed server left at `path`, if there is one.
 fn clear(path: &Path) -> Result<()> {
     let shown = path.display();
     let stale = format!("{shown}: the server of what is mounted there is gone");
-    let unmounted = unmount(path, true, |found| found.source == SOURCE);
-    unmounted.map_err(|e| {
+    let unmounted = unmount_dead(path, |found| found.source == SOURCE).map_err(|e| {
+        if e.kind() == io::ErrorKind::TimedOut {
+            return Error::new(ErrorKind::Mounted, format!("{shown} is in use: a mount is there"))
+                .with_source(e);
+        }
         let error = Error::new(ErrorKind::Mounted, stale.clone());
         // Another program's mount stays.
         if Errno::from_io_error(&e) == Some(Errno::INVAL) { error } else { error.with_source(e) }
     })?;
-    log::warn!("{stale}; it was unmounted");
+    if unmounted {
+        log::warn!("{stale}; it was unmounted");
+    }
     Ok(())
 }
 

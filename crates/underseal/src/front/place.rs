@@ -16,7 +16,6 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::fs::FlockOperation;
-use rustix::io::Errno;
 use underseal_export::control::{Directory, Name, Status};
 use underseal_export::fuse::SOURCE;
 
@@ -268,12 +267,7 @@ impl Place {
     /// Removes the mount of a server that was killed.
     fn unmount_dead(&self) -> io::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
-        match fs::symlink_metadata(file) {
-            Err(e) if Errno::from_io_error(&e) == Some(Errno::NOTCONN) => {
-                underseal_fuse::unmount(file, true, |found| found.source == SOURCE)
-            }
-            _ => Ok(()),
-        }
+        underseal_fuse::unmount_dead(file, |found| found.source == SOURCE).map(drop)
     }
 
     /// Returns the link's target, if this program made the link for a volume of this name; also

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use crate::fuse::mounted::{Mounted, is_mounted, unmount_stale};
 use crate::support::mounts::{cannot_fuse, cannot_mount, skip};
+use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::{Volume, text, underseal};
 use crate::support::{Scratch, output, run, tool};
 
@@ -149,4 +150,40 @@ fn the_mount_that_was_made_is_unmounted_and_no_other_one_at_its_path() {
         assert!(is_mounted(&victim), "{name} {options:?}: another mount is gone");
         drop(other);
     }
+}
+
+/// A dead mount, and one with a living server, behind links of another user; root's links are
+/// followed.
+#[test]
+fn no_dead_mount_is_taken_away_through_a_link_of_another_user() {
+    if let Some(reason) = cannot_mount() {
+        return skip("dead mounts behind links of another user", reason);
+    }
+    let scratch = Scratch::new();
+    let volume = Volume::luks2(&scratch, "17M");
+    tree(&scratch);
+    let dead = scratch.path("victim/disk");
+    Mounted::start_at(&scratch, volume.command("open"), &dead, &[]).kill();
+    wait_until("the mount is dead", PATIENCE, || {
+        fs::read(&dead).is_err_and(|e| e.raw_os_error() == Some(107))
+    });
+    for (to, link) in [("../victim/disk", "user/disk"), ("../victim", "user/folder")] {
+        symlink(to, scratch.path(link)).unwrap();
+        lchown(scratch.path(link), Some(61_234), None).unwrap();
+    }
+    for path in ["user/disk", "user/folder/disk"] {
+        let mut open = volume.command("open");
+        let ran = output(open.args(["--daemon", "--fuse"]).arg(scratch.path(path)));
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(2), "{path}: {said}");
+        assert!(said.contains("is a link of another user (uid 61234)"), "{path}: {said}");
+        assert!(is_mounted(&dead), "{path}: {said}");
+    }
+    lchown(scratch.path("user/folder"), Some(0), None).unwrap();
+    let path = scratch.path("user/folder/disk");
+    let mut open = volume.command("open");
+    run(open.args(["--daemon", "--no-sandbox", "--fuse"]).arg(&path));
+    assert!(is_mounted(&dead));
+    run(tool("fusermount3").arg("-u").arg(&dead));
+    assert!(!is_mounted(&dead));
 }

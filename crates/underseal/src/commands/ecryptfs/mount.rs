@@ -116,7 +116,7 @@ pub(super) fn unmount(args: &UmountArgs) -> Result<()> {
         match Errno::from_io_error(&e) {
             Some(Errno::BUSY) => error(Exit::InUse).with_remedy("`fuser -m PATH` tells who uses it; --lazy"),
             Some(Errno::INVAL | Errno::NOENT) => refused_there(&path),
-            _ => error(Exit::Failed),
+            _ => Error::io(&path, "cannot be unmounted", e),
         }
     })
 }
