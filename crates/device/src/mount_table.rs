@@ -37,9 +37,20 @@ impl MountEntry {
     /// When the table cannot be read.
     pub fn of_mount(number: u64) -> io::Result<Option<Self>> {
         let table = fs::read("/proc/self/mountinfo")?;
-        let number = number.to_string();
-        let is_it = |line: &&[u8]| line.split(|&byte| byte == b' ').next() == Some(number.as_bytes());
-        Ok(table.split(|&byte| byte == b'\n').find(is_it).and_then(|line| Self::in_fields(&mut fields(line))))
+        Ok(line_of(&table, number).and_then(|line| Self::in_fields(&mut fields(line))))
+    }
+
+    /// Returns the path of the mount of this number and filesystem (its major and minor number);
+    /// `None` when it is not in the table.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub fn path_of_mount(number: u64, filesystem: (u32, u32)) -> io::Result<Option<PathBuf>> {
+        let table = fs::read("/proc/self/mountinfo")?;
+        let device = format!("{}:{}", filesystem.0, filesystem.1);
+        let mut of_line = line_of(&table, number).into_iter().flat_map(fields).skip(2);
+        let path = of_line.next().filter(|field| *field == device.as_bytes()).and_then(|_| of_line.nth(1));
+        Ok(path.map(|path| PathBuf::from(OsString::from_vec(unescape(path)))))
     }
 
     /// Parses a line of proc(5): the fifth field is the path, escaped; after `-` come the type and
@@ -59,6 +70,12 @@ impl MountEntry {
         let mut text = || rest.next().map(|field| String::from_utf8_lossy(&unescape(field)).into_owned());
         Some(Self { kind: text()?, source: text()? })
     }
+}
+
+/// Finds the line of a mount, which begins with its number.
+fn line_of(table: &[u8], number: u64) -> Option<&[u8]> {
+    let number = number.to_string();
+    table.split(|&byte| byte == b'\n').find(|line| fields(line).next() == Some(number.as_bytes()))
 }
 
 fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -108,6 +125,21 @@ mod tests {
         assert!(MountEntry::at(Path::new("/")).unwrap().is_some());
         assert_eq!(MountEntry::at(Path::new("nothing has this name")).unwrap(), None);
         assert!(MountEntry::at(Path::new("/no such folder/name")).is_err());
+    }
+
+    #[test]
+    fn a_mount_is_found_by_its_number() {
+        let table = b"21 1 0:20 / /proc rw - proc proc rw\n2 21 0:21 / /a\\040b rw - tmpfs none rw\n";
+        assert_eq!(line_of(table, 2).and_then(|line| fields(line).nth(4)), Some(&br"/a\040b"[..]));
+        assert_eq!(line_of(table, 1), None);
+        let flags = rustix::fs::AtFlags::empty();
+        let about =
+            rustix::fs::statx(rustix::fs::CWD, "/proc", flags, rustix::fs::StatxFlags::MNT_ID).unwrap();
+        let (number, device) = (about.stx_mnt_id, (about.stx_dev_major, about.stx_dev_minor));
+        let path = MountEntry::path_of_mount(number, device).unwrap();
+        assert_eq!(path.as_deref(), Some(Path::new("/proc")));
+        assert_eq!(MountEntry::path_of_mount(number, (1, 0)).unwrap(), None);
+        assert_eq!(MountEntry::path_of_mount(u64::MAX, device).unwrap(), None);
     }
 
     #[test]

@@ -22,18 +22,20 @@
 
 mod channel;
 mod home;
+mod identity;
 mod init;
 mod mount;
 mod point;
 mod ring;
 pub mod script;
-mod session;
 mod server;
+mod session;
 mod unmount;
 pub mod wire;
 
 pub use channel::{FuseChannel, ReceivedRequest};
 pub use home::HomeProcessors;
+pub use identity::MountIdentity;
 pub use init::{Init, capability};
 pub use mount::{MountFailure, MountSettings};
 pub use point::{Point, Unmounter};

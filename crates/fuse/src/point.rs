@@ -1,7 +1,7 @@
 //! A mount point by descriptors: the inspected file is the one that is mounted on, and only this
 //! process's mount is unmounted.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -10,9 +10,11 @@ use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, open, statat, statx};
 use rustix::io::Errno;
-use underseal_sandbox::{Asked, Helper, IDENTITY, canonical};
+use underseal_sandbox::{Asked, Helper, canonical};
 
-use crate::unmount::unmount_here;
+use crate::MountEntry;
+use crate::identity::MountIdentity;
+use crate::unmount::{detach, open_at, through, unmount_here};
 
 /// Unmounts from any thread: through the process's helper, if it has one, otherwise by the mount
 /// point.
@@ -49,7 +51,7 @@ pub struct Point {
     name: OsString,
     kind: FileType,
     /// The identity of the mount on the point, once it exists.
-    mounted: OnceLock<[u8; IDENTITY]>,
+    mounted: OnceLock<MountIdentity>,
 }
 
 impl Point {
@@ -122,43 +124,40 @@ impl Point {
         Ok(format!("/proc/self/fd/{}", at.as_raw_fd()).into())
     }
 
-    /// The identity of the mount that is there now: the number of its file system, and that of the
-    /// mount (from Linux 5.8 on).
+    /// The identity of the mount that is there now.
     ///
     /// # Errors
     /// Errors of `statx(2)`.
-    pub fn identity(&self) -> io::Result<[u8; IDENTITY]> {
-        // Linux 6.8 has numbers that are never reused (`STATX_MNT_ID_UNIQUE`); older kernels ignore
-        // the bit.
-        let wanted = StatxFlags::MNT_ID | StatxFlags::from_bits_retain(0x4000);
-        // The mount's server may not answer yet, or no longer.
-        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
-        let about = statx(&self.folder, &*self.name, flags, wanted)?;
-        let mut identity = [0; IDENTITY];
-        identity[..4].copy_from_slice(&about.stx_dev_major.to_ne_bytes());
-        identity[4..8].copy_from_slice(&about.stx_dev_minor.to_ne_bytes());
-        identity[8..].copy_from_slice(&about.stx_mnt_id.to_ne_bytes());
-        Ok(identity)
+    pub fn identity(&self) -> io::Result<MountIdentity> {
+        MountIdentity::at(&self.folder, &self.name)
     }
 
     /// Records the mount for [`Self::unmount`]. The first recorded mount stays.
-    pub fn is_mounted(&self, identity: [u8; IDENTITY]) {
+    pub fn is_mounted(&self, identity: MountIdentity) {
         let _ = self.mounted.set(identity);
     }
 
-    /// Unmounts in this process, if the mount is the recorded one.
+    /// Unmounts in this process the recorded mount, also where it was moved to.
     ///
     /// # Errors
-    /// `EINVAL` for another mount or none, `EBUSY` when the mount is in use, and errors of the
-    /// system.
+    /// `EINVAL` when the mount is gone, `EBUSY` when it is in use, `EAGAIN` when another mount
+    /// covers it, and errors of the system.
     pub fn unmount(&self, lazily: bool) -> io::Result<()> {
-        if self.mounted.get() != Some(&self.identity()?) {
-            return Err(Errno::INVAL.into());
+        let mounted = self.mounted.get().ok_or(Errno::INVAL)?;
+        if self.identity().is_ok_and(|there| there == *mounted) {
+            return unmount_at(&self.folder, &self.name, &self.path, mounted, lazily);
         }
-        let folder = PathBuf::from(format!("/proc/self/fd/{}", self.folder.as_raw_fd()));
-        // A descriptor of the mount itself would keep it busy, so it is reached through the
-        // folder's descriptor.
-        unmount_here(&folder.join(&self.name), &self.path, lazily)
+        // It was moved, or another mount covers it.
+        let path = MountEntry::path_of_mount(mounted.number, mounted.filesystem)?.ok_or(Errno::INVAL)?;
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(Errno::AGAIN.into());
+        };
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = open(parent, flags, Mode::empty()).map_err(|_| Errno::AGAIN)?;
+        match MountIdentity::at(&folder, name) {
+            Ok(there) if there == *mounted => unmount_at(&folder, name, &path, mounted, lazily),
+            _ => Err(Errno::AGAIN.into()),
+        }
     }
 
     /// Unmounts like [`Self::unmount`], through the process's helper if it has one.
@@ -173,11 +172,29 @@ impl Point {
     pub fn answers(&self) -> impl Fn(Asked<'_>) -> io::Result<()> + Sync {
         |asked| match asked {
             Asked::Mounted(identity) => {
-                self.is_mounted(*identity);
+                self.is_mounted(MountIdentity::from_bytes(identity));
                 Ok(())
             }
             Asked::Unmount { lazily } => self.unmount(lazily),
             Asked::Gone => Ok(()),
         }
     }
+}
+
+/// Unmounts the mount on a name in a folder, if it is this one. `shown` is its path in the mount
+/// table.
+fn unmount_at(
+    folder: &OwnedFd,
+    name: &OsStr,
+    shown: &Path,
+    meant: &MountIdentity,
+    lazily: bool,
+) -> io::Result<()> {
+    if !lazily {
+        // A descriptor of the mount itself would keep it busy, so it is reached through the
+        // folder's descriptor.
+        return unmount_here(&through(folder).join(name), shown, false);
+    }
+    let mount = open_at(folder, name)?;
+    if MountIdentity::of(&mount)? == *meant { detach(&mount, shown) } else { Err(Errno::AGAIN.into()) }
 }

@@ -34,7 +34,7 @@ impl FuseSession {
         let identity = point.identity()?;
         point.is_mounted(identity);
         if let Some(helper) = Helper::get() {
-            helper.mounted(&identity)?;
+            helper.mounted(&identity.to_bytes())?;
         }
         let mut session =
             Self { first: FuseChannel::over(device), at: Some(Unmounter::of(point)), agreed: 0 };

@@ -68,7 +68,7 @@ pub enum Asked<'a> {
 }
 
 /// The length of a mount's identity, in bytes.
-pub const IDENTITY: usize = 16;
+pub const IDENTITY: usize = 24;
 
 /// The first byte of [`Asked::Mounted`]; an unmount request has 0 or 1 there, 1 for a lazy one.
 const MOUNTED: u8 = 2;

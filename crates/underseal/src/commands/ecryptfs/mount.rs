@@ -1,28 +1,28 @@
 //! `underseal ecryptfs mount` and `umount`.
 
+mod ending;
+
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use clap::Args;
 use rustix::io::Errno;
 use underseal_cipher::Key;
-use underseal_ecryptfs::fs::{
-    self, Allow, Crypto, CryptoPolicy, LowerFolder, Mount, MountConfig, Sealing, Unmounter,
-};
+use underseal_ecryptfs::fs::{self, Allow, Crypto, CryptoPolicy, LowerFolder, Mount, MountConfig, Sealing};
 use underseal_ecryptfs::options::EcryptfsOptions;
 use underseal_ecryptfs::{Cipher, HeaderLocation};
 use underseal_fuse::Point;
 use underseal_sandbox::{Helper, Needs, OfMount, Rings, will_open_log};
 
+use self::ending::MountEnding;
 use super::keys;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::print;
 use crate::pid_file::PidFile;
-use crate::signals::Woken;
 use crate::{daemon, logging, signals};
 
 /// The options of a mount: eCryptfs's, and those of this program only.
@@ -244,54 +244,15 @@ pub(super) fn serve(
         child.detach()?;
     }
     // The thread ends with the process: after the unmount no work is left.
-    let for_signals = pid_file.clone();
     let shown = std::path::absolute(mountpoint).unwrap_or_else(|_| mountpoint.to_owned());
-    let shown = shown.display().to_string();
+    let ending = MountEnding::new(unmounter, shown.display().to_string(), pid_file.clone());
     thread::Builder::new()
         .name("signals".into())
-        .spawn(move || {
-            let mut is_second = false;
-            while let Ok(Woken::Signal(signal)) = taken.wait(None) {
-                stop(&unmounter, &shown, signal, is_second, &for_signals);
-                is_second = true;
-            }
-        })
+        .spawn(move || ending.upon(&taken))
         .map_err(|e| Error::new(Exit::Failed, "cannot wait for signals").because(&e))?;
     let ended = mount.run();
-    remove(&pid_file);
+    ending::remove(&pid_file);
     Ok(ended?)
-}
-
-/// Removes the PID file; the thread that ends the process calls this.
-fn remove(pid_file: &Mutex<Option<PidFile>>) {
-    drop(pid_file.lock().unwrap_or_else(PoisonError::into_inner).take());
-}
-
-/// Unmounts. Open files stay usable, and the process ends when the last one is closed; a second
-/// signal ends it at once.
-fn stop(unmounter: &Unmounter, shown: &str, signal: i32, is_second: bool, pid_file: &Mutex<Option<PidFile>>) {
-    let Err(e) = unmounter.unmount(false) else { return };
-    match Errno::from_io_error(&e) {
-        Some(Errno::BUSY) => {
-            log::warn!("the mount is in use: it ends when its last file is closed, or with a second signal");
-            if let Err(e) = unmounter.unmount(true) {
-                log::error!("cannot unmount: {e}");
-            }
-        }
-        // The volume is unmounted already, and a further signal asks for the end.
-        Some(Errno::INVAL | Errno::NOENT) => end(signal, pid_file),
-        // Without its server the mount would stay, and fail every request.
-        _ if !is_second => log::error!(
-            "{shown}: cannot be unmounted, and is served still: {e}; try: `underseal ecryptfs umount {shown}`, \
-             or a second signal, which ends the server and leaves the mount"
-        ),
-        _ => end(signal, pid_file),
-    }
-}
-
-fn end(signal: i32, pid_file: &Mutex<Option<PidFile>>) -> ! {
-    remove(pid_file);
-    std::process::exit(128 + signal)
 }
 
 const PROCESS: &str = "Process";
