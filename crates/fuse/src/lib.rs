@@ -20,6 +20,7 @@
 
 #![deny(unsafe_code)]
 
+mod asking;
 mod channel;
 mod home;
 mod identity;

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
@@ -13,7 +14,11 @@ use rustix::mount::UnmountFlags;
 use underseal_sandbox::{folder_of, mount_of};
 
 use crate::MountEntry;
+use crate::asking::AskingChild;
 use crate::server::MountServer;
+
+/// How long fusermount3 may take.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Unmounts the mount that `path` leads to, of another process: at once, or `lazily`, so that the
 /// mount disappears while open files remain usable. `is_meant` decides whether the mount may be
@@ -143,11 +148,11 @@ pub(crate) fn unmount_here(path: &Path, shown: &Path, lazily: bool) -> io::Resul
 fn fusermount(path: &Path, lazily: bool) -> io::Result<()> {
     let mut command = Command::new("fusermount3");
     command.arg("-u").args(lazily.then_some("-z")).arg("--").arg(path);
-    let output = command.output()?;
-    match String::from_utf8_lossy(&output.stderr).trim() {
-        _ if output.status.success() => Ok(()),
-        text if text.contains("busy") => Err(Errno::BUSY.into()),
-        text => Err(io::Error::other(text.to_owned())),
+    let (status, words) = AskingChild::start(&mut command)?.finish(PATIENCE)?;
+    match words {
+        _ if status.success() => Ok(()),
+        words if words.contains("busy") => Err(Errno::BUSY.into()),
+        words => Err(io::Error::other(words)),
     }
 }
 
