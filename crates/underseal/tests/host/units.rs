@@ -289,12 +289,16 @@ fn a_path_with_detours_or_tabs_waits_for_the_same_as_without() {
         let start = format!("underseal@{name}.service.d/50-volume.conf: ");
         units.lines().find_map(|line| line.strip_prefix(&start)).unwrap().to_owned()
     };
-    let waits = "RequiresMountsFor=/srv/disks/a.img RequiresMountsFor=\"/srv/a\tb\" RequiresMountsFor=/var/log/l";
+    let waits =
+        "RequiresMountsFor=/srv/disks/a.img RequiresMountsFor=\"/srv/a\tb\" RequiresMountsFor=/var/log/l";
     assert_eq!(conf("disk"), waits);
     assert!(conf("part").starts_with("Requires=dev-sda2.device After=dev-sda2.device"), "{units}");
     let waits = "Requires=dev-sda3.device After=dev-sda3.device RequiresMountsFor=/etc/k";
     assert_eq!(conf("other"), waits);
-    assert_eq!(conf("low"), "RequiresMountsFor=/l.img RequiresMountsFor=/k RequiresMountsFor=\"/srv/a\tb.sock\"");
+    assert_eq!(
+        conf("low"),
+        "RequiresMountsFor=/l.img RequiresMountsFor=/k RequiresMountsFor=\"/srv/a\tb.sock\""
+    );
     for (upper, lower) in [("top", "low"), ("over", "node")] {
         let needs = format!("Wants=underseal@{lower}.service After=underseal@{lower}.service");
         assert!(conf(upper).starts_with(&needs), "{units}");
