@@ -23,13 +23,15 @@ pub(crate) mod files;
 pub(crate) mod rings;
 
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::thread::CapabilitySet;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 
@@ -41,8 +43,18 @@ use crate::threads::{self, Steps};
 #[derive(Debug)]
 pub struct Helper {
     mount: Mutex<UnixStream>,
-    files: Mutex<OwnedFd>,
-    rings: Option<Mutex<OwnedFd>>,
+    files: Mutex<HelperSocket>,
+    rings: Option<Mutex<HelperSocket>>,
+    /// True once a request about the mount had no answer.
+    is_silent: AtomicBool,
+}
+
+/// A socket for messages to the helper.
+#[derive(Debug)]
+struct HelperSocket {
+    fd: OwnedFd,
+    /// True once a message had no answer: a late one would be taken for that to another message.
+    is_silent: bool,
 }
 
 static HELPER: OnceLock<Helper> = OnceLock::new();
@@ -87,6 +99,11 @@ const IN_WORDS: i32 = -1;
 
 /// How long a thread waits for another thread's request.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long the helper may take for an answer. Unmounting has no limit, as long as the helper
+/// answers other requests meanwhile: a helper that was stopped must not keep the server from its
+/// end.
+const ANSWERS: Duration = Duration::from_secs(10);
 
 /// The length of the longest error text.
 const MOST_WORDS: usize = 4096;
@@ -134,8 +151,12 @@ impl Helper {
             }
             _ => {
                 drop((its, its_files, its_rings));
-                let rings = our_rings.map(Mutex::new);
-                let helper = Self { mount: Mutex::new(ours), files: Mutex::new(our_files), rings };
+                // The sandbox permits no later change of sockets.
+                ours.set_read_timeout(Some(ANSWERS))?;
+                let rings = our_rings.map(HelperSocket::new).transpose()?.map(Mutex::new);
+                let files = Mutex::new(HelperSocket::new(our_files)?);
+                let is_silent = AtomicBool::new(false);
+                let helper = Self { mount: Mutex::new(ours), files, rings, is_silent };
                 // A second helper would be for a second mount, which no server has.
                 HELPER.set(helper).map_err(|_| io::ErrorKind::AlreadyExists.into())
             }
@@ -150,8 +171,9 @@ impl Helper {
     /// Requests an unmount.
     ///
     /// # Errors
-    /// The error of unmounting, `BrokenPipe` and the like when the helper is gone, and for `lazily`
-    /// `ResourceBusy` when the helper is busy with another thread's request.
+    /// The error of unmounting, `BrokenPipe` and the like when the helper is gone, `TimedOut` when it
+    /// answers nothing, and for `lazily` `ResourceBusy` when the helper is busy with another thread's
+    /// request.
     pub fn unmount(&self, lazily: bool) -> io::Result<()> {
         self.ask(lazily).map_err(|e| match e.kind() {
             io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
@@ -179,19 +201,39 @@ impl Helper {
     }
 
     fn answer(&self, mut socket: MutexGuard<'_, UnixStream>, message: &[u8]) -> io::Result<io::Result<()>> {
+        if self.is_silent.load(Ordering::SeqCst) {
+            return Err(silent());
+        }
         socket.write_all(message)?;
         let mut head = [0; 8];
-        socket.read_exact(&mut head)?;
+        self.receive(&mut socket, &mut head)?;
         let [errno, len] =
             [0, 4].map(|at| i32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]));
         let len = usize::try_from(len).ok().filter(|len| *len <= MOST_WORDS);
         let mut words = vec![0; len.ok_or(io::ErrorKind::InvalidData)?];
-        socket.read_exact(&mut words)?;
+        self.receive(&mut socket, &mut words)?;
         Ok(match errno {
             0 => Ok(()),
             IN_WORDS => Err(io::Error::other(String::from_utf8_lossy(&words).into_owned())),
             errno => Err(io::Error::from_raw_os_error(errno)),
         })
+    }
+
+    /// Receives a part of an answer, as long as the helper's other thread answers.
+    fn receive(&self, socket: &mut UnixStream, mut part: &mut [u8]) -> io::Result<()> {
+        while !part.is_empty() {
+            match socket.read(part) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(len) => part = &mut std::mem::take(&mut part)[len..],
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    files::check_answers(self)
+                        .inspect_err(|_| self.is_silent.store(true, Ordering::SeqCst))?;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
     }
 
     fn socket(&self) -> MutexGuard<'_, UnixStream> {
@@ -214,6 +256,36 @@ impl Helper {
             }
         }
     }
+}
+
+impl HelperSocket {
+    fn new(fd: OwnedFd) -> io::Result<Self> {
+        set_socket_timeout(&fd, Timeout::Recv, Some(ANSWERS))?;
+        Ok(Self { fd, is_silent: false })
+    }
+
+    /// Sends a message, with a descriptor if any, and receives the answer, of which it returns the
+    /// length and the descriptor. Fails with `TimedOut` without an answer.
+    fn exchange(
+        &mut self,
+        message: &[&[u8]],
+        fd: Option<BorrowedFd<'_>>,
+        answer: &mut [u8],
+    ) -> io::Result<(usize, Option<OwnedFd>)> {
+        let gone =
+            |e: Errno| io::Error::new(io::Error::from(e).kind(), "the sandbox's helper process is gone");
+        if self.is_silent {
+            return Err(silent());
+        }
+        files::send(&self.fd, message, fd).map_err(gone)?;
+        let received = files::receive(self.fd.as_fd(), answer);
+        self.is_silent = received.as_ref().is_err_and(|e| *e == Errno::AGAIN);
+        received.map_err(|e| if e == Errno::AGAIN { silent() } else { gone(e) })
+    }
+}
+
+fn silent() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the sandbox's helper process does not answer")
 }
 
 /// Keeps these descriptors and closes all others. With `unmounts`, the privilege to unmount is

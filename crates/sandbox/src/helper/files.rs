@@ -195,25 +195,39 @@ fn list(letter: u8, what: &[u8]) {
     }
 }
 
+/// Checks that the helper answers. Fails with `TimedOut` when it does not.
+pub(super) fn check_answers(helper: &Helper) -> io::Result<()> {
+    match ask(helper, b'?', b"") {
+        // The helper knows no such operation, and says so.
+        Err(e) if Errno::from_io_error(&e) == Some(Errno::INVAL) => Ok(()),
+        answered => answered.map(drop),
+    }
+}
+
 /// Returns whether the connection is still in progress, and the descriptor, if any.
 fn ask(helper: &Helper, letter: u8, what: &[u8]) -> io::Result<(bool, Option<OwnedFd>)> {
-    let socket = helper.files.lock().unwrap_or_else(PoisonError::into_inner);
-    let gone = |e: Errno| io::Error::new(io::Error::from(e).kind(), "the sandbox's helper process is gone");
-    let flags = SendFlags::NOSIGNAL;
-    let letter = [letter];
-    let message = [IoSlice::new(&letter), IoSlice::new(what)];
-    let mut none = SendAncillaryBuffer::default();
-    rustix::io::retry_on_intr(|| sendmsg(&*socket, &message, &mut none, flags)).map_err(gone)?;
+    let mut socket = helper.files.lock().unwrap_or_else(PoisonError::into_inner);
     let mut answer = [0; 4];
-    let (len, fd) = receive(socket.as_fd(), &mut answer).map_err(gone)?;
+    let (len, fd) = socket.exchange(&[&[letter], what], None, &mut answer)?;
     if len != answer.len() {
-        return Err(gone(Errno::PIPE));
+        return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the sandbox's helper process is gone"));
     }
     match i32::from_ne_bytes(answer) {
         0 => Ok((false, fd)),
         libc::EINPROGRESS => Ok((true, fd)),
         errno => Err(io::Error::from_raw_os_error(errno)),
     }
+}
+
+pub(super) fn send(to: &OwnedFd, parts: &[&[u8]], fd: Option<BorrowedFd<'_>>) -> rustix::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = fd.map(|fd| [fd]);
+    if let Some(fds) = &fds {
+        control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    let parts: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
+    rustix::io::retry_on_intr(|| sendmsg(to, &parts, &mut control, SendFlags::NOSIGNAL)).map(drop)
 }
 
 pub(super) fn receive(from: BorrowedFd<'_>, into: &mut [u8]) -> rustix::io::Result<(usize, Option<OwnedFd>)> {
@@ -323,6 +337,7 @@ impl Listed {
                 return Ok((connecting, Some(fd)));
             }
             b'Y' => return Ok((false, Some(syslog()?))),
+            // Also asked to find out whether there is an answer.
             _ => return Err(Errno::INVAL.into()),
         }
         Ok((false, None))
@@ -342,14 +357,6 @@ pub(super) fn serve(socket: &OwnedFd) -> io::Result<()> {
             Ok((true, fd)) => (libc::EINPROGRESS, fd),
             Err(e) => (e.raw_os_error().unwrap_or(libc::EIO), None),
         };
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let fds = fd.as_ref().map(|fd| [fd.as_fd()]);
-        if let Some(fds) = &fds {
-            control.push(SendAncillaryMessage::ScmRights(fds));
-        }
-        let answer = errno.to_ne_bytes();
-        let parts = [IoSlice::new(&answer)];
-        rustix::io::retry_on_intr(|| sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL))?;
+        send(socket, &[&errno.to_ne_bytes()], fd.as_ref().map(AsFd::as_fd))?;
     }
 }

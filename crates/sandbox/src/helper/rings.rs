@@ -14,15 +14,15 @@
 //! without a message before it, it fails with `EPERM`. A ring belongs to the thread that enables
 //! it, and takes no other restrictions than its first.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::{PoisonError, RwLock};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use super::{HELPER, files};
+use super::files::{self, send};
+use super::{HELPER, HelperSocket};
 
 /// A server's request for a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,8 +76,8 @@ pub fn ring<T>(
 /// commands.
 pub fn will_give_commands() {
     if let Some(socket) = HELPER.get().and_then(|helper| helper.rings.as_ref()) {
-        let socket = socket.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(e) = exchange(&socket, b"c", None, &mut [0; LONGEST_ANSWER]) {
+        let mut socket = socket.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(e) = exchange(&mut socket, b"c", None, &mut [0; LONGEST_ANSWER]) {
             log::warn!("later rings cannot send commands to drivers: {e}");
         }
     }
@@ -90,14 +90,14 @@ fn gone(_: Errno) -> io::Error {
 fn ask_for(request: RingRequest) -> io::Result<RingMade> {
     let helper = HELPER.get().and_then(|helper| helper.rings.as_ref()).ok_or(Errno::PERM)?;
     // Locked until the ring is here: the helper keeps one at a time.
-    let socket = helper.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut socket = helper.lock().unwrap_or_else(PoisonError::into_inner);
     let mut message = [0; LONGEST];
     message[0] = b'r';
     message[1..5].copy_from_slice(&request.entries.to_ne_bytes());
     message[5..9].copy_from_slice(&request.completions.to_ne_bytes());
     message[9..].copy_from_slice(&[request.single_issuer.into(), request.commands.into()]);
     let mut answer = [0; LONGEST_ANSWER];
-    let len = exchange(&socket, &message, None, &mut answer)?;
+    let len = exchange(&mut socket, &message, None, &mut answer)?;
     let fd = loop {
         // SAFETY: the call is not made: the helper answers it, and the arguments are never read.
         let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 0, std::ptr::null::<u8>()) };
@@ -113,29 +113,17 @@ fn ask_for(request: RingRequest) -> io::Result<RingMade> {
 
 /// Sends a message, with a descriptor if any, and receives the answer. Returns the answer's length.
 fn exchange(
-    socket: &OwnedFd,
+    socket: &mut HelperSocket,
     message: &[u8],
     fd: Option<BorrowedFd<'_>>,
     answer: &mut [u8],
 ) -> io::Result<usize> {
-    send(socket, &[message], fd).map_err(gone)?;
-    let (len, _) = files::receive(socket.as_fd(), answer).map_err(gone)?;
+    let (len, _) = socket.exchange(&[message], fd, answer)?;
     let errno = answer.get(..4).filter(|_| len >= 4).and_then(|errno| errno.try_into().ok());
     match i32::from_ne_bytes(errno.ok_or(Errno::PIPE).map_err(gone)?) {
         0 => Ok(len),
         errno => Err(io::Error::from_raw_os_error(errno)),
     }
-}
-
-fn send(socket: &OwnedFd, parts: &[&[u8]], fd: Option<BorrowedFd<'_>>) -> rustix::io::Result<()> {
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let fds = fd.map(|fd| [fd]);
-    if let Some(fds) = &fds {
-        control.push(SendAncillaryMessage::ScmRights(fds));
-    }
-    let parts: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
-    rustix::io::retry_on_intr(|| sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL)).map(drop)
 }
 
 /// Makes the helper the only source of rings for every thread of this process.
@@ -151,8 +139,8 @@ pub(crate) fn hand_over() -> Result<(), String> {
     })?;
     // This step is final: if the listener fails, the server still makes no ring itself.
     *by_helper = true;
-    let socket = helper.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Err(e) = exchange(&socket, b"!", Some(listener.as_fd()), &mut [0; LONGEST_ANSWER]) {
+    let mut socket = helper.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Err(e) = exchange(&mut socket, b"!", Some(listener.as_fd()), &mut [0; LONGEST_ANSWER]) {
         log::error!("no ring can be made any more, so no client can connect: {e}");
     }
     Ok(())

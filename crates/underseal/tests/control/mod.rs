@@ -10,6 +10,7 @@
 //!   policy.rs   another policy while fio verifies
 //!   suspend.rs  requests wait while suspended, and run after `resume`
 //!   hung.rs     a server that is stopped, and the time limits of commands
+//!   hung_helper.rs  a server's helper process that is stopped
 //!   keys.rs     key wipe, key set, and what dm-crypt says of misuse
 //!   life.rs     wiped, and resumed with a passphrase; headers that others change meanwhile
 //!   resize.rs   grown and shrunk while it is served
@@ -26,6 +27,7 @@
 mod confined;
 mod dashboard;
 mod hung;
+mod hung_helper;
 mod keys;
 mod life;
 mod metrics;
