@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use one::One;
-use underseal_device::{Blocking, Device, ErrorKind, FileDevice, Io, OpenOptions};
+use underseal_device::{Blocking, Device, ErrorKind, ExpectedBytes, FileDevice, Io, OpenOptions};
 
 const SIZE: u64 = 16 << 20;
 
@@ -190,4 +190,69 @@ fn a_device_that_the_kernel_uses_is_not_opened_for_writing() {
     drop(disk.open(OpenOptions { read_only: true, ..Default::default() }));
     run(Command::new("umount").arg(&place));
     drop(disk.open(OpenOptions::default()));
+}
+
+/// A loop device over another one, from a byte on; or partition 1 of a loop device.
+enum Upper {
+    Loop(PathBuf),
+    Partition(PathBuf),
+}
+
+impl Upper {
+    fn on(below: &Path, offset: u64) -> Self {
+        let offset = offset.to_string();
+        let command = &mut Command::new("losetup");
+        Self::Loop(run(command.args(["--find", "--show", "--offset", &offset]).arg(below)).trim().into())
+    }
+
+    fn partition(disk: &Path, start: u64, len: u64) -> Self {
+        let sectors = [start, len].map(|bytes| (bytes / 512).to_string());
+        run(Command::new("addpart").arg(disk).arg("1").args(sectors));
+        Self::Partition(disk.into())
+    }
+
+    fn path(&self) -> PathBuf {
+        match self {
+            Self::Loop(device) => device.clone(),
+            Self::Partition(disk) => format!("{}p1", disk.display()).into(),
+        }
+    }
+}
+
+impl Drop for Upper {
+    fn drop(&mut self) {
+        // The partition of a loop device outlives its file.
+        let _ = match self {
+            Self::Loop(device) => Command::new("losetup").arg("--detach").arg(device).output(),
+            Self::Partition(disk) => Command::new("delpart").arg(disk).arg("1").output(),
+        };
+    }
+}
+
+#[test]
+fn a_header_that_goes_from_the_file_at_the_bottom_is_missed_above() {
+    const AT: u64 = 1 << 20;
+    const TWICE: u64 = 2 * AT;
+    let Some(disk) = Loop::new("a_header_that_goes_from_the_file_at_the_bottom_is_missed_above") else {
+        return;
+    };
+    let part = Upper::partition(&disk.device, AT, 8 * AT);
+    let upper = Upper::on(&disk.device, AT);
+    let on_part = Upper::on(&part.path(), AT);
+    let image = File::options().write(true).open(disk.image()).unwrap();
+    for (upper, at) in [(&on_part, TWICE), (&upper, AT), (&part, AT)] {
+        let device = &upper.path();
+        image.write_all_at(&[7; 4096], at).unwrap();
+        run(Command::new("blockdev").arg("--flushbufs").arg(device));
+        let device = FileDevice::open(device, OpenOptions::default()).unwrap();
+        let is_locked = |_: &File| false;
+        let copies = vec![vec![(0, vec![7; 512])], vec![(512, vec![7; 512])]];
+        device.expect(ExpectedBytes { copies, elsewhere: None, what: "the start", is_locked }).unwrap();
+        let mut io = Blocking::new(&device).unwrap();
+        io.write(8192, &[1; 4096], false).unwrap();
+        io.flush().unwrap();
+        image.write_all_at(&[9; 4096], at).unwrap();
+        io.flush().expect_err("the header is gone from the file");
+        io.write(8192, &[2; 4096], false).unwrap_err();
+    }
 }

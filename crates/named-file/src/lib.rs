@@ -11,6 +11,8 @@
 
 #![forbid(unsafe_code)]
 
+mod loops;
+
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
@@ -20,6 +22,8 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, statat};
 use rustix::io::Errno;
+
+pub use loops::{backing_file, backing_file_in, backing_range};
 
 /// The name that an open file had when it was opened.
 #[derive(Debug)]

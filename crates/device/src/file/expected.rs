@@ -18,17 +18,17 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind as IoKind};
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use underseal_named_file::{NameState, NamedFile};
+use underseal_named_file::{NameState, NamedFile, backing_file};
 
-use super::{FileAccess, FileDevice, Shared, sysfs};
-use crate::{Arena, Buffer, Error, ErrorKind, Result};
+use super::{FileAccess, FileDevice, Shared};
+use crate::{Arena, Buffer, Error, ErrorKind, LoopFile, Result};
 
 /// The time for which a flush waits for a header that another program writes.
 const LOCKED: Duration = Duration::from_secs(2);
@@ -63,9 +63,15 @@ impl ExpectedBytes {
 }
 
 pub(super) struct Expected {
+    /// The file with the bytes: of a loop device, or a partition of one, the file at the bottom,
+    /// since the device's page cache does not show writes to that file.
     file: File,
-    /// Memory for direct reads of a loop device, whose page cache does not show writes to the
-    /// device's file. `None`: reads through the page cache, which can have any length.
+    /// The byte of the file where the device begins.
+    start: u64,
+    /// The device, whose lock other programs take, where the file is another one.
+    upper: Option<File>,
+    /// Memory for direct reads of a block device below a loop device, and of a loop device whose
+    /// file cannot be opened. `None`: reads through the page cache, which can have any length.
     direct: Option<Mutex<Buffer>>,
     bytes: ExpectedBytes,
     /// The bytes were found once. A header may be repaired after the opening.
@@ -92,18 +98,39 @@ impl FileDevice {
     pub fn expect(&self, bytes: ExpectedBytes) -> Result<()> {
         if self.shared.expected.get().is_none() {
             let on = bytes.elsewhere.as_ref().map_or(&self.shared.file, NamedFile::file);
-            let is_loop =
-                on.metadata().is_ok_and(|of| of.file_type().is_block_device()) && sysfs::is_loop(on);
-            let access = if is_loop { FileAccess::Direct } else { FileAccess::Cached };
-            let direct = if is_loop { Some(Mutex::new(memory()?)) } else { None };
+            let (is_loop, bottom) = bottom_of(on);
+            let (file, start, upper) = match bottom {
+                Some((file, start)) => (file, start, Some(self.open_again_as(on, FileAccess::Cached)?)),
+                None if is_loop => (self.open_again_as(on, FileAccess::Direct)?, 0, None),
+                None => (self.open_again_as(on, FileAccess::Cached)?, 0, None),
+            };
+            let direct = if is_loop && is_disk(&file) { Some(Mutex::new(memory()?)) } else { None };
             let (seen, gone, is_removed) = Default::default();
-            let file = self.open_again_as(on, access)?;
-            let _ = self.shared.expected.set(Expected { file, direct, bytes, seen, gone, is_removed });
+            let expected = Expected { file, start, upper, direct, bytes, seen, gone, is_removed };
+            let _ = self.shared.expected.set(expected);
         }
         // The bytes of the first call are in force.
         self.shared.expected.get().map(Expected::are_there);
         Ok(())
     }
+}
+
+/// Returns whether an open file is a loop device or a partition of one, and the file at its bottom
+/// with the byte where the device begins.
+fn bottom_of(on: &File) -> (bool, Option<(File, u64)>) {
+    let device = on.metadata().ok().filter(|of| of.file_type().is_block_device()).map(|of| of.rdev());
+    let is_loop = device.is_some_and(|device| backing_file(device).is_some());
+    let below = if is_loop { LoopFile::of(on) } else { None };
+    let bottom = below.and_then(|below| {
+        let (file, start) = below.open_to_read(0)?;
+        // The page cache of a block device does not show writes to a file below it.
+        if is_disk(&file) { below.open_to_read(libc::O_DIRECT) } else { Some((file, start)) }
+    });
+    (is_loop, bottom)
+}
+
+fn is_disk(file: &File) -> bool {
+    file.metadata().is_ok_and(|of| of.file_type().is_block_device())
 }
 
 /// Memory for direct reads.
@@ -142,6 +169,7 @@ impl Expected {
 
     fn read(&self, place: u64, len: usize) -> io::Result<Vec<u8>> {
         let mut found = vec![0; len];
+        let place = self.start.checked_add(place).ok_or(IoKind::InvalidInput)?;
         let Some(memory) = &self.direct else {
             self.file.read_exact_at(&mut found, place)?;
             return Ok(found);
@@ -153,6 +181,11 @@ impl Expected {
         let bytes = memory.get(at..at + len).ok_or(IoKind::InvalidInput)?;
         found.copy_from_slice(bytes);
         Ok(found)
+    }
+
+    /// Whether another program holds the header's lock, by the device or by the file below.
+    fn is_locked(&self) -> bool {
+        [Some(&self.file), self.upper.as_ref()].into_iter().flatten().any(self.bytes.is_locked)
     }
 
     /// Whether another file has the name of a detached header.
@@ -178,7 +211,7 @@ impl Expected {
         let mut unlocked = None;
         loop {
             // The lock is checked before the bytes: a writer releases it after writing.
-            let is_locked = unlocked.is_some() && (self.bytes.is_locked)(&self.file);
+            let is_locked = unlocked.is_some() && self.is_locked();
             if self.are_there()? || !self.seen.load(SeqCst) {
                 return Ok(Evidence::There);
             }

@@ -1,12 +1,9 @@
 //! Facts about a block device from sysfs.
 
-use std::ffi::OsString;
-use std::fs::{File, read, read_dir, read_to_string};
-use std::ops::Range;
-use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::fs::{read_dir, read_to_string};
+use std::path::PathBuf;
 
-use rustix::fs::{Dev, fstat, major, minor};
+use rustix::fs::{Dev, major, minor};
 
 /// The device's folder.
 fn folder(device: Dev) -> PathBuf {
@@ -19,38 +16,6 @@ pub(super) fn queue(device: Dev, name: &str) -> Option<String> {
     let read = |queue| read_to_string(folder.join(queue).join(name)).ok();
     let word = read("queue").or_else(|| read("../queue"))?;
     Some(word.trim().into())
-}
-
-/// True for a loop device.
-pub(super) fn is_loop(device: &File) -> bool {
-    const LOOP: u32 = 7;
-    fstat(device).is_ok_and(|stat| major(stat.st_rdev) == LOOP)
-}
-
-/// Returns the path of the file that a loop device, or a partition of one, lies on. `None` for
-/// another device.
-pub(crate) fn file_below_loop(device: u64) -> Option<PathBuf> {
-    ["loop", "../loop"].into_iter().find_map(|place| file_of_loop(&folder(device).join(place)))
-}
-
-/// Returns the path in a loop device's folder `loop`.
-pub(crate) fn file_of_loop(folder: &Path) -> Option<PathBuf> {
-    let mut path = read(folder.join("backing_file")).ok()?;
-    path.pop_if(|last| *last == b'\n');
-    Some(OsString::from_vec(path).into())
-}
-
-/// Returns the bytes of its file that a loop device, or a partition of one, shows; `None` for all.
-pub(crate) fn part_of_loop_file(device: u64) -> Option<Range<u64>> {
-    let folder = folder(device);
-    let number = |place: &str| read_to_string(folder.join(place)).ok()?.trim().parse::<u64>().ok();
-    let (start, of_loop) =
-        if folder.join("partition").exists() { (number("start")?, "../loop") } else { (0, "loop") };
-    let offset = number(&format!("{of_loop}/offset"))?;
-    let is_whole = of_loop == "loop" && offset == 0 && number("loop/sizelimit")? == 0;
-    let start = offset.checked_add(start.checked_mul(512)?)?;
-    let end = start.checked_add(number("size")?.checked_mul(512)?)?;
-    (!is_whole).then_some(start..end)
 }
 
 /// The kernel's exclusive users of the device, or of a part of it, as far as sysfs shows them:

@@ -10,9 +10,9 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
+use underseal_named_file::{backing_file, backing_range};
 
 use super::{FileId, loop_file_id};
-use crate::file::sysfs;
 use crate::lock::lock_image_part;
 use crate::{Error, ErrorKind, MOUNT_SOURCE, MountEntry, lock_image};
 
@@ -35,12 +35,13 @@ impl LoopFile {
     pub fn of(device: &File) -> Option<Self> {
         let number = device.metadata().ok()?.rdev();
         let (mut path, mut id) = one_below(device)?;
-        let mut part = sysfs::part_of_loop_file(number);
+        let mut part = backing_range(number);
         for _ in 1..DEEPEST {
             let open = open_again_where(&path, |file| is_file(file, id) && is_block_device(file));
-            let Some(below) = open.and_then(|open| one_below(&open(false).ok()?)) else { break };
-            // Where the part lies in the file below is unknown.
-            ((path, id), part) = (below, None);
+            let Some(upper) = open.and_then(|open| open(false).ok()) else { break };
+            let (Some(below), Ok(of)) = (one_below(&upper), upper.metadata()) else { break };
+            part = part_below(part, backing_range(of.rdev()));
+            (path, id) = below;
         }
         Some(Self { path, id, part })
     }
@@ -70,6 +71,14 @@ impl LoopFile {
             Ok(file) => Some((file, exclusive)),
             Err(_) => open(false).ok().map(|file| (file, false)),
         }
+    }
+
+    /// Opens the file for reading with these flags, and returns the byte where the device begins.
+    /// Returns `None` where the path leads elsewhere by now, or this user may not read the file.
+    pub(crate) fn open_to_read(&self, flags: i32) -> Option<(File, u64)> {
+        let open = open_again_where(&self.path, |file| self.is(file))?;
+        let file = crate::open_again(&open(false).ok()?, flags).ok()?;
+        Some((file, self.part.as_ref().map_or(0, |part| part.start)))
     }
 
     /// Locks the open file, or the device's part of it.
@@ -117,6 +126,14 @@ pub fn file_below_loop(device: &Path) -> Option<PathBuf> {
     successors(one(device), |path| one(path)).take(DEEPEST).last()
 }
 
+/// Returns the place of a device's part in the file below. `None` for all of that file.
+fn part_below(part: Option<Range<u64>>, below: Option<Range<u64>>) -> Option<Range<u64>> {
+    let (Some(part), Some(start)) = (&part, below.as_ref().map(|below| below.start)) else {
+        return part.or(below);
+    };
+    Some(part.start.saturating_add(start)..part.end.saturating_add(start))
+}
+
 fn one_below(device: &File) -> Option<(PathBuf, FileId)> {
     let of = device.metadata().ok().filter(is_of_block_device)?;
     Some((path_below(of.rdev())?, loop_file_id(device)?))
@@ -124,7 +141,7 @@ fn one_below(device: &File) -> Option<(PathBuf, FileId)> {
 
 fn path_below(device: u64) -> Option<PathBuf> {
     let is_served = |mounted: Option<MountEntry>| mounted.is_some_and(|mount| mount.source == MOUNT_SOURCE);
-    sysfs::file_below_loop(device).filter(|path| !MountEntry::at(path).is_ok_and(is_served))
+    backing_file(device).filter(|path| !MountEntry::at(path).is_ok_and(is_served))
 }
 
 /// Returns a function that opens the file at a path, read-only or for writing, if `is_meant`

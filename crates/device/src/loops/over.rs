@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, StatxFlags, statx};
+use underseal_named_file::{backing_file, backing_file_in};
 
 use super::ask::{BoundLoop, LoopSurvey, id_at};
 use super::{FileId, loop_file_id};
-use crate::file::sysfs;
 
 /// How long a device may be silent before the next one is asked.
 const BRIEFLY: Duration = Duration::from_secs(1);
@@ -101,7 +101,7 @@ pub fn loop_over(file: &File) -> Option<LoopOver> {
 fn id_of(file: &File) -> Option<FileId> {
     let of = file.metadata().ok()?;
     if of.file_type().is_block_device() {
-        let path = || c_path(sysfs::file_below_loop(of.rdev())?);
+        let path = || c_path(backing_file(of.rdev())?);
         return loop_file_id(file).or_else(|| id_at(&path()?));
     }
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
@@ -115,7 +115,7 @@ fn bound_devices() -> impl Iterator<Item = (PathBuf, BoundLoop)> {
     let loops = disks.filter(|disk| disk.file_name().as_bytes().starts_with(b"loop"));
     loops.filter_map(|disk| {
         let node = Path::new("/dev").join(disk.file_name());
-        let path = sysfs::file_of_loop(&disk.path().join("loop"))?;
+        let path = backing_file_in(&disk.path())?;
         Some((node.clone(), BoundLoop { node: c_path(node)?, path: c_path(path)? }))
     })
 }
