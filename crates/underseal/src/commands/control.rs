@@ -70,7 +70,7 @@ pub(super) fn run(command: Control, quiet: bool) -> Result<()> {
         Control::Resume(args) => resume::run(&args),
         Control::Resize(args) => resize(&args, quiet),
         Control::Message(args) => message::run(&args),
-        Control::Close(args) => close::end(&args.volume.name, args.limit.from_now()),
+        Control::Close(args) => close::end(&args.volume.name, args.limit.starting_now()),
         Control::Upgrade(args) => super::open::take_over(&args, quiet),
         Control::Top(args) => top::run(&args),
     }

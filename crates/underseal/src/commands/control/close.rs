@@ -45,7 +45,7 @@ pub(crate) struct CloseLimitArgs {
 
 impl CloseLimitArgs {
     /// Returns the limit of a close that begins now.
-    pub(crate) fn from_now(&self) -> CloseLimit {
+    pub(crate) fn starting_now(&self) -> CloseLimit {
         let within = self.timeout.map(|seconds| Duration::from_secs(seconds.into()));
         CloseLimit { begun: Instant::now(), within }
     }

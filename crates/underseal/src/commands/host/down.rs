@@ -45,7 +45,7 @@ pub(in crate::commands) fn run(args: &DownArgs, quiet: bool) -> Result<()> {
             let what = format!("{} lies on it, and could not be closed", volumes[*upper].name);
             return Err(Error::new(Exit::InUse, what).with_remedy("close that volume first"));
         }
-        let ended = bring_down(entry, args.limit.from_now());
+        let ended = bring_down(entry, args.limit.starting_now());
         closed[number].store(ended.is_ok(), Ordering::SeqCst);
         if let (Ok(true), false) = (&ended, quiet) {
             let _ = print(&format!("{} is down\n", entry.name));
