@@ -9,7 +9,7 @@ use underseal_sandbox::IDENTITY;
 
 /// A mount, by its filesystem and its numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MountIdentity {
+pub(crate) struct MountIdentity {
     /// The major and minor number of the filesystem.
     pub(crate) filesystem: (u32, u32),
     /// The number in the mount table (from Linux 5.8 on), which later mounts may have.

@@ -36,7 +36,6 @@ pub mod wire;
 
 pub use channel::{FuseChannel, ReceivedRequest};
 pub use home::HomeProcessors;
-pub use identity::MountIdentity;
 pub use init::{Init, capability};
 pub use mount::{MountFailure, MountSettings};
 pub use point::{Point, Unmounter};

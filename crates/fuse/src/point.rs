@@ -125,15 +125,12 @@ impl Point {
     }
 
     /// The identity of the mount that is there now.
-    ///
-    /// # Errors
-    /// Errors of `statx(2)`.
-    pub fn identity(&self) -> io::Result<MountIdentity> {
+    pub(crate) fn identity(&self) -> io::Result<MountIdentity> {
         MountIdentity::at(&self.folder, &self.name)
     }
 
     /// Records the mount for [`Self::unmount`]. The first recorded mount stays.
-    pub fn is_mounted(&self, identity: MountIdentity) {
+    pub(crate) fn is_mounted(&self, identity: MountIdentity) {
         let _ = self.mounted.set(identity);
     }
 
@@ -147,7 +144,7 @@ impl Point {
         if self.identity().is_ok_and(|there| there == *mounted) {
             return unmount_at(&self.folder, &self.name, &self.path, mounted, lazily);
         }
-        // It was moved, or another mount covers it.
+        // The mount was moved, or another one covers it.
         let path = MountEntry::path_of_mount(mounted.number, mounted.filesystem)?.ok_or(Errno::INVAL)?;
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Errno::AGAIN.into());

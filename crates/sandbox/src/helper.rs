@@ -171,9 +171,9 @@ impl Helper {
     /// Requests an unmount.
     ///
     /// # Errors
-    /// The error of unmounting, `BrokenPipe` and the like when the helper is gone, `TimedOut` when it
-    /// answers nothing, and for `lazily` `ResourceBusy` when the helper is busy with another thread's
-    /// request.
+    /// The error of unmounting, `BrokenPipe` and the like when the helper is gone, `TimedOut` when
+    /// the helper answers nothing, and for `lazily` `ResourceBusy` when the helper is busy with
+    /// another thread's request.
     pub fn unmount(&self, lazily: bool) -> io::Result<()> {
         self.ask(lazily).map_err(|e| match e.kind() {
             io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {

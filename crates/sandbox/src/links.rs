@@ -184,7 +184,7 @@ impl LastName {
 /// server is not asked.
 ///
 /// # Errors
-/// Errors of reading /proc.
+/// When /proc cannot be read.
 pub fn mount_of(fd: &OwnedFd) -> io::Result<u64> {
     let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
     let number = about.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());

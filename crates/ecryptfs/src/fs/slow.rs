@@ -2,9 +2,9 @@
 //! requests are free for others.
 //!
 //! Slow requests are growth, cuts, fsync and fallocate, every request for a file's bytes while one
-//! of those runs in it, and requests that may use the files of long names. The kernel accepts a reply only by the way of its request, so the way
-//! is stored with the request. When all threads are busy, another thread is started for the next
-//! request.
+//! of those runs in it, and requests that may use the files of long names. The kernel accepts a
+//! reply only by the way of its request, so the way is stored with the request. When all threads
+//! are busy, another thread is started for the next request.
 
 use std::collections::VecDeque;
 use std::io;

@@ -252,7 +252,7 @@ impl Drop for Mount {
     }
 }
 
-/// A mounted filesystem that takes no changes until the value goes; reads go on.
+/// A mounted filesystem that takes no changes until the value goes; reads continue.
 pub(crate) struct Frozen(PathBuf);
 
 impl Frozen {
