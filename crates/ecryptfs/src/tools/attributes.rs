@@ -56,9 +56,9 @@ impl TreeAttributes {
         })
     }
 
-    /// Sets them on the file behind a descriptor, which may be O_PATH. Access control lists that are
-    /// not among them are removed. The path is for messages. Without root, attributes that only root
-    /// may set are left out.
+    /// Sets them on the file behind a descriptor, which may be O_PATH. Access control lists that
+    /// are not among them are removed. The path is for messages. Without root, attributes that only
+    /// root may set are left out.
     ///
     /// Fails with `Io`.
     pub(super) fn apply(&self, to: impl AsFd, path: &Path) -> Result<()> {

@@ -21,8 +21,8 @@ use crate::support::volume::underseal;
 use crate::support::{Scratch, run, tool};
 
 const PAIRS: usize = 40;
-const OLD: u64 = 10;
-const NEW: u64 = 5000;
+const OLD: usize = 10;
+const NEW: usize = 5000;
 
 /// The two names of a file.
 fn names(pair: usize) -> [String; 2] {
@@ -82,7 +82,7 @@ fn assert_one_of_each(replaced: &BTreeSet<usize>, size: impl Fn(&str) -> u64) {
     for &pair in replaced {
         let mut sizes = names(pair).map(|name| size(&name));
         sizes.sort_unstable();
-        assert_eq!(sizes, [OLD, NEW], "pair {pair}");
+        assert_eq!(sizes, [OLD, NEW].map(|size| size as u64), "pair {pair}");
     }
 }
 
@@ -100,10 +100,10 @@ fn a_new_file_with_the_number_of_an_old_one_is_not_a_name_of_it() {
     fs::create_dir(&plain).unwrap();
     for pair in 0..PAIRS {
         let [one, two] = names(pair).map(|name| plain.join(name));
-        fs::write(&one, [1; OLD as usize]).unwrap();
+        fs::write(&one, [1; OLD]).unwrap();
         fs::hard_link(&one, &two).unwrap();
     }
-    let other = scratch.file("other", &[2; NEW as usize]);
+    let other = scratch.file("other", &[2; NEW]);
     let source = disk.directory().join("source");
     run(tool("cp").arg("-a").arg(&plain).arg(&source));
 
@@ -113,7 +113,7 @@ fn a_new_file_with_the_number_of_an_old_one_is_not_a_name_of_it() {
     assert_one_of_each(&replacing.replaced, |name| LowerFile::open(&lower.join(name)).unwrap().header.size());
 
     // The same with a lower tree that is exported.
-    fs::write(plain.join("other"), [2; NEW as usize]).unwrap();
+    fs::write(plain.join("other"), [2; NEW]).unwrap();
     let source = disk.directory().join("lower");
     let mut quiet = Replacing::new(&plain, &plain, &other);
     import(&plain, &source, &how(), &mut quiet).unwrap();

@@ -11,10 +11,11 @@
 //! header notes the areas to be wiped until they are wiped (`update::unwiped`), so that a power cut
 //! leaves no such bytes for good.
 //!
-//! If an older version or cryptsetup recorded the last step as done, that header is replaced before
-//! anything is wiped. If the data moves as it is encrypted, old bytes outside the volume are wiped
-//! before the header forgets their place. cryptsetup wipes the old keyslot before the header forgets it; after an interruption in between, no program
-//! that needs both keys can open the volume any more. So the header comes first here.
+//! If an older version or cryptsetup recorded the last step as done, that header is replaced
+//! before anything is wiped. If the data moves as it is encrypted, old bytes outside the volume
+//! are wiped before the header forgets their place. cryptsetup wipes the old keyslot before the
+//! header forgets it; after an interruption in between, no program that needs both keys can open
+//! the volume any more. So the header comes first here.
 
 use std::ops::Range;
 
