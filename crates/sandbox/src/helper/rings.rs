@@ -216,7 +216,8 @@ pub(super) fn serve(socket: &OwnedFd, make: RingMaker) -> io::Result<()> {
         let asked = fds.get(1).map_or(PollFlags::empty(), PollFd::revents);
         if asked.contains(PollFlags::IN) {
             rings.answer_kernel();
-        } else if !asked.is_empty() {
+        } else if asked.intersects(PollFlags::HUP | PollFlags::NVAL) {
+            // An error alone comes for a poll that was interrupted, and passes.
             rings.listener = None;
         }
         if told.is_empty() {
