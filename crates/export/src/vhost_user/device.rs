@@ -182,7 +182,8 @@ impl Device {
         queue.lies = Some(at.map(|place| place.raw_value()));
         let ring = Ring::new(self.memory.ram(), queue.size, at, self.features & EVENT_INDEX != 0)
             .map_err(|e| broken(format!("{name}: {e}")))?;
-        let is_new = queue.base == 0 && ring.used() == 0;
+        let is_new = queue.base == 0
+            && ring.is_unused(self.memory.ram()).map_err(|e| broken(format!("{name}: {e}")))?;
         self.follows(index, is_new);
         let queue = &mut self.queues[index];
         let Some(kick) = &queue.kick else { return Ok(()) };

@@ -111,6 +111,19 @@ impl Ring {
         self.published.0
     }
 
+    /// Returns true when no element of the used ring has been written: the driver is new. The index
+    /// alone does not tell, since it is 0 again after 65536 elements. Drivers zero a ring's memory.
+    ///
+    /// # Errors
+    /// `Ring` when the ring is no longer in memory.
+    pub fn is_unused(&self, ram: &GuestRam) -> Result<bool> {
+        let last = 4 + USED_ELEMENT * u64::from(self.size - 1);
+        let at = self.used.checked_add(last).ok_or(Malformed::Ring)?;
+        let mut element = [0; USED_ELEMENT as usize];
+        ram.read_slice(&mut element, at).map_err(|_| Malformed::Ring)?;
+        Ok(self.used() == 0 && element == [0; USED_ELEMENT as usize])
+    }
+
     fn load(&self, ram: &GuestRam, base: GuestAddress, offset: u64) -> Result<u16> {
         let at = base.checked_add(offset).ok_or(Malformed::Ring)?;
         ram.load(at, Ordering::Acquire).map(u16::from_le).map_err(|_| Malformed::Ring)
