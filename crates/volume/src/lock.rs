@@ -1,5 +1,6 @@
 //! The lock that cryptsetup takes for its reads and updates of a header.
 
+mod loops;
 mod named;
 
 use std::fmt::Debug;
@@ -14,6 +15,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use uuid::Uuid;
 
+use self::loops::OtherNames;
 use self::named::NamedLock;
 use crate::{Error, ErrorKind, Result};
 
@@ -50,10 +52,12 @@ impl LockTo {
 /// A lock that is held until it is dropped.
 ///
 /// For a file it is flock on the file; for a block device on `/run/cryptsetup/L_<major>:<minor>`,
-/// since udev takes the lock of the device itself.
+/// since udev takes the lock of the device itself. The header of a file that has loop devices over
+/// it, and of such a device, is locked under all of these names, as far as this user may.
 #[derive(Debug)]
 pub struct HeaderLock<'a> {
     on: LockedFile<'a>,
+    others: OtherLocks,
     /// The process that took the lock. A child of a fork shares the open file, and would release
     /// the lock of its parent.
     process: u32,
@@ -73,10 +77,17 @@ enum LockedFile<'a> {
     },
 }
 
+/// The locks of a header's other names.
+#[derive(Debug, Default)]
+struct OtherLocks {
+    _devices: Vec<NamedLock>,
+    file: Option<File>,
+}
+
 impl<'a> HeaderLock<'a> {
     /// Returns a lock of another kind than a file's: it is held until `guard` is dropped.
     pub fn of(guard: impl Debug + Send + Sync + 'a) -> Self {
-        Self::on(LockedFile::Other { _guard: Box::new(guard) })
+        Self::on(LockedFile::Other { _guard: Box::new(guard) }, OtherLocks::default())
     }
 
     /// Waits for the lock to read, on an open file of no other user, which is closed with the lock.
@@ -85,12 +96,13 @@ impl<'a> HeaderLock<'a> {
     /// # Errors
     /// `Locked` when another process keeps the lock.
     pub fn to_read(file: File, patience: Duration) -> Result<Option<Self>> {
-        let lock = match wait_for_file(&file, LockTo::Read, patience) {
-            Ok(lock) => lock,
+        let (lock, others) = match wait_for_file(&file, LockTo::Read, patience) {
+            Ok(locks) => locks,
             Err(e) if cannot_lock(&e) => return Ok(None),
             Err(e) => return Err(e),
         };
-        Ok(Some(Self::on(lock.map_or(LockedFile::Own(file), |lock| LockedFile::Device { _lock: lock }))))
+        let on = lock.map_or(LockedFile::Own(file), |lock| LockedFile::Device { _lock: lock });
+        Ok(Some(Self::on(on, others)))
     }
 
     /// Waits for the lock. A reader continues without the lock where locks are not possible (a
@@ -104,12 +116,13 @@ impl<'a> HeaderLock<'a> {
     }
 
     fn wait(file: &'a File, to: LockTo, patience: Duration) -> Result<Self> {
-        let lock = wait_for_file(file, to, patience)?;
-        Ok(Self::on(lock.map_or(LockedFile::Header(file), |lock| LockedFile::Device { _lock: lock })))
+        let (lock, others) = wait_for_file(file, to, patience)?;
+        let on = lock.map_or(LockedFile::Header(file), |lock| LockedFile::Device { _lock: lock });
+        Ok(Self::on(on, others))
     }
 
-    fn on(on: LockedFile<'a>) -> Self {
-        Self { on, process: process::id() }
+    fn on(on: LockedFile<'a>, others: OtherLocks) -> Self {
+        Self { on, others, process: process::id() }
     }
 }
 
@@ -118,21 +131,51 @@ fn cannot_lock(e: &Error) -> bool {
     std::error::Error::source(e).is_some()
 }
 
-/// Waits for the lock of a header's file, or of its name where that is a block device.
-fn wait_for_file(file: &File, to: LockTo, patience: Duration) -> Result<Option<NamedLock>> {
+/// Waits for the lock of a header's file, or of its name where that is a block device, and for
+/// those of its other names.
+fn wait_for_file(file: &File, to: LockTo, patience: Duration) -> Result<(Option<NamedLock>, OtherLocks)> {
     let cannot = |e: io::Error| Error::new(ErrorKind::Busy, "the header cannot be locked").with_source(e);
+    let until = Instant::now() + patience;
     let about = file.metadata().map_err(cannot)?;
-    if !about.file_type().is_block_device() {
-        wait(file, to.operation(), patience)?;
-        return Ok(None);
+    let OtherNames { below, mut devices } = OtherNames::of(file);
+    let own = about.file_type().is_block_device().then_some(about.rdev());
+    if own.is_none() {
+        wait(file, to.operation(), until)?;
     }
-    let (major, minor) = (rustix::fs::major(about.rdev()), rustix::fs::minor(about.rdev()));
+    let below = below.map(|below| wait(&below, to.operation(), until).map(|()| below)).transpose();
+    let below = may_lack(below)?.flatten();
+    devices.extend(own);
+    devices.sort_unstable();
+    let (mut lock, mut others) = (None, Vec::new());
+    for device in devices {
+        let taken = wait_for_device(device, to, until);
+        if own == Some(device) {
+            lock = Some(taken?);
+        } else {
+            others.extend(may_lack(taken)?);
+        }
+    }
+    Ok((lock, OtherLocks { _devices: others, file: below }))
+}
+
+/// Returns `None` for the lock of another name that is not possible: this user cannot change the
+/// header under that name either.
+fn may_lack<T>(lock: Result<T>) -> Result<Option<T>> {
+    match lock {
+        Err(e) if cannot_lock(&e) => Ok(None),
+        lock => lock.map(Some),
+    }
+}
+
+/// Waits for the lock of a block device.
+fn wait_for_device(device: u64, to: LockTo, until: Instant) -> Result<NamedLock> {
+    let cannot = |e: io::Error| Error::new(ErrorKind::Busy, "the header cannot be locked").with_source(e);
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let path = Path::new(FOLDER).join(format!("L_{major}:{minor}"));
-    let start = Instant::now();
     loop {
         match NamedLock::attempt(&path, to).map_err(cannot)? {
-            Some(lock) => return Ok(Some(lock)),
-            None if start.elapsed() < patience => std::thread::sleep(PAUSE),
+            Some(lock) => return Ok(lock),
+            None if Instant::now() < until => std::thread::sleep(PAUSE),
             None => return Err(held()),
         }
     }
@@ -234,12 +277,11 @@ fn attempt(path: &Path, to: LockTo, held: &str) -> Result<Option<NamedLock>> {
     }
 }
 
-fn wait(file: &File, operation: FlockOperation, patience: Duration) -> Result<()> {
-    let start = Instant::now();
+fn wait(file: &File, operation: FlockOperation, until: Instant) -> Result<()> {
     loop {
         match rustix::fs::flock(file, operation) {
             Ok(()) => return Ok(()),
-            Err(Errno::WOULDBLOCK) if start.elapsed() < patience => {
+            Err(Errno::WOULDBLOCK) if Instant::now() < until => {
                 std::thread::sleep(PAUSE);
             }
             Err(Errno::WOULDBLOCK) => return Err(held()),
@@ -259,14 +301,18 @@ fn held() -> Error {
 
 impl Drop for HeaderLock<'_> {
     fn drop(&mut self) {
-        let file = match &self.on {
-            _ if self.process != process::id() => return,
-            LockedFile::Header(file) => *file,
-            LockedFile::Own(file) => file,
-            LockedFile::Device { .. } | LockedFile::Other { .. } => return,
+        if self.process != process::id() {
+            return;
+        }
+        let own = match &self.on {
+            LockedFile::Header(file) => Some(*file),
+            LockedFile::Own(file) => Some(file),
+            LockedFile::Device { .. } | LockedFile::Other { .. } => None,
         };
-        // A failure to unlock is ignored: the lock ends with the file.
-        let _ = rustix::fs::flock(file, FlockOperation::Unlock);
+        for file in own.into_iter().chain(&self.others.file) {
+            // A failure to unlock is ignored: the lock ends with the file.
+            let _ = rustix::fs::flock(file, FlockOperation::Unlock);
+        }
     }
 }
 
@@ -281,12 +327,12 @@ mod tests {
         let (one, two, three) = (open(), open(), open());
         let first = HeaderLock::take(&one, LockTo::Read, PATIENCE).unwrap().unwrap();
         let _second = HeaderLock::take(&two, LockTo::Read, PATIENCE).unwrap().unwrap();
-        let brief = Duration::from_millis(60);
-        let refused = wait(&three, FlockOperation::NonBlockingLockExclusive, brief).unwrap_err();
+        let brief = || Instant::now() + Duration::from_millis(60);
+        let refused = wait(&three, FlockOperation::NonBlockingLockExclusive, brief()).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Locked);
         drop(first);
         drop(_second);
-        wait(&three, FlockOperation::NonBlockingLockExclusive, brief).unwrap();
+        wait(&three, FlockOperation::NonBlockingLockExclusive, brief()).unwrap();
     }
 
     #[test]
