@@ -141,7 +141,8 @@ impl<'d> Ledger<'d> {
     /// belong to the reencryption: cryptsetup removes keyslots meanwhile. Returns true when the
     /// header has changed.
     ///
-    /// Fails with `Busy` when the progress has changed.
+    /// An older record of this run is replaced by the present one. Fails with `Busy` when the
+    /// progress has changed otherwise.
     pub(super) fn refresh(&mut self) -> Result<bool> {
         let before = self.header.json().clone();
         self.take_either(&before)
@@ -150,12 +151,33 @@ impl<'d> Ledger<'d> {
     fn take_either(&mut self, after: &Map<String, Value>) -> Result<bool> {
         let now = read(&self.on)?;
         let same = |json: &Map<String, Value>| own(now.json(), &self.of) == own(json, &self.of);
-        if now.uuid() != self.header.uuid() || !same(self.header.json()) && !same(after) {
+        let is_own = now.uuid() == self.header.uuid();
+        if is_own && !same(self.header.json()) && !same(after) && self.is_newer_than(&now) {
+            self.take(now)?;
+            return self.write_record(self.progress).and_then(|()| self.taken_over(None)).map(|()| true);
+        }
+        if !is_own || !same(self.header.json()) && !same(after) {
             return Err(Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again"));
         }
         let is_other = now.json() != self.header.json();
         self.take(now)?;
         Ok(is_other)
+    }
+
+    /// Returns true when a header has an older record of this run: another program has read the
+    /// header by another name of its disk, from memory, and written it back with a change of its
+    /// own.
+    fn is_newer_than(&self, other: &Header) -> bool {
+        let Ok(of) = parse(other) else { return false };
+        let Ok(progress) = shape::progress(other.metadata(), &of, &self.plan) else { return false };
+        let is_older = progress.done < self.progress.done
+            || progress.done == self.progress.done && progress.hot.is_none() && self.progress.hot.is_some();
+        let mut with_progress = other.json().clone();
+        let parts = self.plan.parts(self.progress);
+        let open = self.open.then_some(self.plan.size);
+        is_older
+            && write_segments(&mut with_progress, &of, &parts, open).is_ok()
+            && own(&with_progress, &of) == own(self.header.json(), &self.of)
     }
 
     /// Continues with another plan that the header holds now.

@@ -54,6 +54,18 @@ pub(crate) fn read(
 ) -> Result<(Plan, Progress)> {
     let found = parts(metadata, of)?;
     let plan = planned(metadata, of, key, given, size(metadata, of, &found, given)?)?;
+    let progress = in_plan(&plan, found)?;
+    Ok((plan, progress))
+}
+
+/// Returns the progress in the regular segments of a reencryption that has this plan.
+///
+/// Fails with `BadHeader` when the segments have no shape that this plan goes through.
+pub(crate) fn progress(metadata: &Metadata, of: &Reencryption, plan: &Plan) -> Result<Progress> {
+    in_plan(plan, parts(metadata, of)?)
+}
+
+fn in_plan(plan: &Plan, found: Vec<(u32, Part)>) -> Result<Progress> {
     let mut progress = Progress::default();
     let end = plan.size;
     let found: Vec<Part> = found.into_iter().map(|(_, part)| part.ending_by(end)).collect();
@@ -69,7 +81,7 @@ pub(crate) fn read(
     if plan.parts(progress) != found {
         return Err(bad("segments: no reencryption of this kind goes through their state"));
     }
-    Ok((plan, progress))
+    Ok(progress)
 }
 
 /// Returns the plan alone, for a volume of this size.

@@ -1,6 +1,6 @@
 //! A header that another program changes in the middle of its reencryption.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::AtomicU32;
@@ -294,4 +294,87 @@ fn users_get_a_range_back_only_when_no_reader_of_the_header_does_its_step_again(
         assert_eq!(run(&disk, &mut ledger, &users, &Options::default()).unwrap(), Outcome::Finished);
         assert_eq!(users.relayed.get(), DATA as u64);
     }
+}
+
+/// A disk whose header another program writes back as it was before an earlier step, with a change
+/// of its own: it has read the header by another name of the disk, from memory.
+struct Outdated<'d> {
+    disk: &'d Recorder,
+    /// The headers before each step.
+    headers: RefCell<Vec<Document>>,
+    /// The step whose header is written back, and the step before which that happens.
+    from: usize,
+    at: usize,
+}
+
+impl Foreground for Outdated<'_> {
+    fn claim(&self, range: Range<u64>) -> Result<Box<dyn Claim + '_>> {
+        Alone.claim(range)
+    }
+
+    fn claims_ahead(&self) -> bool {
+        false
+    }
+
+    fn pace(&self, _: u64, _: u64) -> Pace {
+        let mut headers = self.headers.borrow_mut();
+        let mut now = read(self.disk).unwrap();
+        headers.push(now.json().clone());
+        if headers.len() == self.at + 1 {
+            let edit = |document: &mut Document, _: &Metadata| {
+                document.clone_from(&headers[self.from]);
+                document["config"]["x"] = json!("y");
+                Ok(())
+            };
+            now.update(self.disk, edit, |()| Ok(())).unwrap();
+        }
+        Pace::Go
+    }
+}
+
+#[test]
+fn an_older_record_of_the_same_run_is_followed_by_the_newer_one() {
+    for protection in [CHECKSUM, Protection::Journal] {
+        for (from, at) in [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3)] {
+            let (disk, mut header, key) = disk();
+            let both = begin(&disk, &mut header, key, &change(protection));
+            let options = ResumeOptions { hot_zone: Some(4 * KIB as u64), ..ResumeOptions::default() };
+            let mut ledger = Ledger::resume(&disk, &both, (OFFSET + DATA) as u64, &options).unwrap();
+            let users = Outdated { disk: &disk, headers: RefCell::default(), from, at };
+            let outcome = run(&disk, &mut ledger, &users, &Options { workers: 1, ..Options::default() });
+            assert_eq!(outcome.unwrap(), Outcome::Finished, "{from} {at}");
+            assert!(users.headers.borrow().len() > at, "{from} {at}");
+            let header = read(&disk).unwrap();
+            assert_eq!(header.reencryption().unwrap(), None);
+            assert_eq!(header.json()["config"]["x"], json!("y"), "the change is kept");
+            let volume = activate(&header, &both, OFFSET + DATA, false).unwrap();
+            let bytes = disk.bytes().clone();
+            assert!(plaintext(&volume, &bytes) == pattern(DATA), "{from} {at}");
+        }
+    }
+}
+
+#[test]
+fn an_older_record_is_replaced_before_the_bytes_that_protect_a_step_are() {
+    let (disk, mut header, key) = disk();
+    let both = begin(&disk, &mut header, key, &change(CHECKSUM));
+    let size = (OFFSET + DATA) as u64;
+    let mut ledger = Ledger::resume_under(None, &disk, &both, size, &ResumeOptions::default()).unwrap();
+    let under_way = Progress { done: 0, hot: Some(4096) };
+    ledger.record(under_way).unwrap();
+    let old = read(&disk).unwrap().json().clone();
+    let done = Progress { done: 4096, hot: None };
+    ledger.record(done).unwrap();
+    let write_back = |document: &mut Document, _: &Metadata| {
+        document.clone_from(&old);
+        Ok(())
+    };
+    read(&disk).unwrap().update(&disk, write_back, |()| Ok(())).unwrap();
+    ledger.write_area(0, &[1; 32]).unwrap();
+    let again = Ledger::resume_under(None, &disk, &both, size, &ResumeOptions::default()).unwrap();
+    assert_eq!(again.progress(), done);
+    // A newer record is another program's.
+    ledger.record(Progress { done: 4096, hot: Some(4096) }).unwrap();
+    let mut other = again;
+    assert_eq!(other.write_area(0, &[2; 32]).unwrap_err().kind(), ErrorKind::Busy);
 }
