@@ -28,12 +28,14 @@ pub(super) fn remove_lists(entry: impl AsFd, kept: &[(CString, Vec<u8>)]) -> std
     let link = proc_path(entry);
     for list in LISTS {
         let is_kept = kept.iter().any(|(name, _)| **name == *list);
-        // An error: the list is missing, or the filesystem has none.
-        if !is_kept && getxattr(&*link, list, &mut [0_u8; 0][..]).is_ok() {
-            match removexattr(&*link, list) {
-                Err(Errno::NODATA) => {}
-                removed => removed?,
-            }
+        if is_kept {
+            continue;
+        }
+        let removed = getxattr(&*link, list, &mut [0_u8; 0][..]).and_then(|_| removexattr(&*link, list));
+        match removed {
+            // The list is missing, or the filesystem has none.
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+            removed => removed?,
         }
     }
     Ok(())
