@@ -137,11 +137,24 @@ fn wait_for_file(file: &File, to: LockTo, patience: Duration) -> Result<(Option<
     let cannot = |e: io::Error| Error::new(ErrorKind::Busy, "the header cannot be locked").with_source(e);
     let until = Instant::now() + patience;
     let about = file.metadata().map_err(cannot)?;
-    let OtherNames { below, mut devices } = OtherNames::of(file);
-    let own = about.file_type().is_block_device().then_some(about.rdev());
-    if own.is_none() {
-        wait(file, to.operation(), until)?;
+    if about.file_type().is_block_device() {
+        return wait_for_devices(file, Some(about.rdev()), to, until);
     }
+    wait(file, to.operation(), until)?;
+    wait_for_devices(file, None, to, until).inspect_err(|_| {
+        // The caller's file stays open, and its lock with it.
+        let _ = rustix::fs::flock(file, FlockOperation::Unlock);
+    })
+}
+
+/// Waits for the locks of a header's other names, and for that of the device `own`, in one order.
+fn wait_for_devices(
+    file: &File,
+    own: Option<u64>,
+    to: LockTo,
+    until: Instant,
+) -> Result<(Option<NamedLock>, OtherLocks)> {
+    let OtherNames { below, mut devices } = OtherNames::of(file);
     let below = below.map(|below| wait(&below, to.operation(), until).map(|()| below)).transpose();
     let below = may_lack(below)?.flatten();
     devices.extend(own);

@@ -161,7 +161,7 @@ fn is_served(path: &Path) -> bool {
 mod tests {
     use std::process::Command;
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use super::*;
     use crate::lock::{HeaderLock, LockTo, PATIENCE};
@@ -263,6 +263,24 @@ mod tests {
                 drop(lock(&other, LockTo::Change).unwrap());
             }
         }
+    }
+
+    #[test]
+    fn a_lock_that_fails_at_another_name_leaves_none_behind() {
+        let Some(names) = Names::new("a_lock_that_fails_at_another_name_leaves_none_behind") else { return };
+        let open = |path: &Path| File::open(path).unwrap();
+        let number = open(&names.whole).metadata().unwrap().rdev();
+        // As cryptsetup does, which locks the name that it is given.
+        let alone = crate::lock::wait_for_device(number, LockTo::Change, Instant::now()).unwrap();
+        for name in [&names.image, &names.upper] {
+            let file = open(name);
+            for to in [LockTo::Read, LockTo::Change] {
+                assert!(lock(&file, to).is_err());
+                let image = open(&names.image);
+                rustix::fs::flock(&image, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+            }
+        }
+        drop(alone);
     }
 
     #[test]
