@@ -119,9 +119,9 @@ impl Ring {
     pub fn is_unused(&self, ram: &GuestRam) -> Result<bool> {
         let last = 4 + USED_ELEMENT * u64::from(self.size - 1);
         let at = self.used.checked_add(last).ok_or(Malformed::Ring)?;
-        let mut element = [0; USED_ELEMENT as usize];
+        let mut element = [0; size_of::<u64>()];
         ram.read_slice(&mut element, at).map_err(|_| Malformed::Ring)?;
-        Ok(self.used() == 0 && element == [0; USED_ELEMENT as usize])
+        Ok(self.used() == 0 && u64::from_ne_bytes(element) == 0)
     }
 
     fn load(&self, ram: &GuestRam, base: GuestAddress, offset: u64) -> Result<u16> {
