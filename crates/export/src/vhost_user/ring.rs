@@ -242,3 +242,26 @@ impl Ring {
         chain::follow(ram, self.descriptors, self.size, head, chain)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_whose_index_has_come_round_is_not_unused() {
+        const SIZE: u16 = 8;
+        let ram = GuestRam::from_ranges(&[(GuestAddress(0), 1 << 16)]).unwrap();
+        let at = [0, 0x1000, 0x2000].map(GuestAddress);
+        let ring = || Ring::new(&ram, SIZE, at, false).unwrap();
+        assert!(ring().is_unused(&ram).unwrap());
+        for count in 1..=1_u32 << 16 {
+            let mut ring = ring();
+            // The length of an answer includes its status.
+            ring.put(&ram, 0, 1).unwrap();
+            ring.publish(&ram).unwrap();
+            assert!(!ring.is_unused(&ram).unwrap(), "{count}");
+        }
+        assert_eq!(ring().used(), 0);
+        assert!(!ring().is_unused(&ram).unwrap());
+    }
+}
