@@ -63,7 +63,9 @@ fn take_over(
 ) -> Result<Option<Claimed>> {
     let id = info.dev_id;
     let in_use = |why: String| Err(Error::new(ErrorKind::DeviceInUse, format!("/dev/ublkb{id} {why}")));
-    let server = Pid::from_raw(info.ublksrv_pid).filter(|pid| test_kill_process(*pid) != Err(Errno::SRCH));
+    // Linux from 6.15 on says -1 of a device without a server.
+    let server = Some(info.ublksrv_pid).filter(|pid| *pid > 0).and_then(Pid::from_raw);
+    let server = server.filter(|pid| test_kill_process(*pid) != Err(Errno::SRCH));
     match u32::from(info.state) {
         sys::UBLK_S_DEV_LIVE if server.is_some() => {
             in_use(format!("is in use: process {} serves it", info.ublksrv_pid))

@@ -3,7 +3,7 @@
 //! ```text
 //!   Serves  -- let_go -->  LetGo  -- recover -->  Recovered  -- go_on -->  Serves
 //!                            the queues' threads     they fetch again,
-//!                            are gone                 and get nothing
+//!                            are gone                 and begin nothing
 //! ```
 //!
 //! The old server releases the device, and resumes it if the new server does not take it; the new
@@ -266,6 +266,7 @@ impl Device {
             let _ = self.let_go(Instant::now());
             return Err(why);
         }
+        queues.iter().for_each(|queues| queues.admit(&self.mapping));
         self.at = At::Serves;
         Ok(())
     }
@@ -305,18 +306,11 @@ pub(super) fn stays_not(info: &sys::ublksrv_ctrl_dev_info, config: &UblkConfig) 
     if info.flags & needed != needed {
         return Some("this kernel keeps no block device without its server");
     }
-    // Before 6.7 the driver checks only every few seconds whether the server has ended. From 6.15
-    // on it hands out requests as soon as all queues fetch, before END_USER_RECOVERY. A version
+    // Before 6.7 the driver checks only every few seconds whether the server has ended. A version
     // below 6 belongs to a distribution that has backported the driver.
-    match kernel() {
-        Some((6, 0..7)) => Some(
-            "this kernel notices only after seconds that a block device's server is gone (Linux 6.7 does at once)",
-        ),
-        Some((6, 15..) | (7.., _)) => {
-            Some("block devices of kernels after Linux 6.14 cannot be handed over yet")
-        }
-        _ => None,
-    }
+    matches!(kernel(), Some((6, 0..7))).then_some(
+        "this kernel notices only after seconds that a block device's server is gone (Linux 6.7 does at once)",
+    )
 }
 
 /// Returns the running kernel's version.

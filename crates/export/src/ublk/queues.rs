@@ -2,7 +2,7 @@
 //! it is deleted.
 
 use std::fs::File;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -29,6 +29,27 @@ pub(super) struct Queues {
     said: Vec<Receiver<Result<()>>>,
     end: Arc<End>,
     lets_go: Arc<AtomicBool>,
+    gate: Arc<Gate>,
+}
+
+/// Keeps requests of the driver waiting in threads that have begun. Linux from 6.15 on hands out
+/// the requests of a recovered device once all queues fetch, before the recovery ends.
+#[derive(Default)]
+pub(super) struct Gate {
+    is_open: AtomicBool,
+    /// The number of threads that have seen it open.
+    passed: AtomicUsize,
+}
+
+impl Gate {
+    pub(super) fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::SeqCst)
+    }
+
+    /// Records that the calling thread has seen it open.
+    pub(super) fn pass(&self) {
+        self.passed.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 /// The result of the first thread that ended after it had begun.
@@ -49,8 +70,8 @@ impl Queues {
         unprivileged: bool,
         ended: &Sender<Message>,
     ) -> Result<Self> {
-        let (end, lets_go) = (Arc::default(), Arc::<AtomicBool>::default());
-        let mut this = Self { threads: vec![], begin: vec![], said: vec![], end, lets_go };
+        let (end, lets_go, gate) = (Arc::default(), Arc::<AtomicBool>::default(), Arc::default());
+        let mut this = Self { threads: vec![], begin: vec![], said: vec![], end, lets_go, gate };
         for number in 0..info.nr_hw_queues {
             let part = Part {
                 mapping: mapping.clone(),
@@ -59,6 +80,7 @@ impl Queues {
                 longest: info.max_io_buf_bytes as usize,
                 unprivileged,
                 lets_go: this.lets_go.clone(),
+                gate: this.gate.clone(),
             };
             let ((begin, begins), (says, said), ended) = (mpsc::channel(), mpsc::channel(), ended.clone());
             let (end, lets_go) = (this.end.clone(), this.lets_go.clone());
@@ -78,14 +100,23 @@ impl Queues {
         Ok(this)
     }
 
-    /// Sends each thread the device's file, and waits until all fetch requests. Fails with `Ublk`
-    /// when the driver refuses.
+    /// Sends each thread the device's file, and waits until all fetch requests, which wait until
+    /// they are [admitted](Self::admit). Fails with `Ublk` when the driver refuses.
     pub(super) fn begin(&mut self, file: &Arc<File>) -> Result<()> {
         for begin in self.begin.drain(..) {
             // A thread that has ended sends no report, which `all_say` finds out.
             let _ = begin.send(file.clone());
         }
         self.all_say()
+    }
+
+    /// Serves the driver's requests, those that have waited first.
+    pub(super) fn admit(&self, mapping: &Mapping) {
+        self.gate.is_open.store(true, Ordering::SeqCst);
+        while self.gate.passed.load(Ordering::SeqCst) < self.threads.len() && !self.have_ended() {
+            mapping.rouse();
+            thread::sleep(AGAIN);
+        }
     }
 
     /// Returns true when a thread has ended that had begun.

@@ -271,6 +271,7 @@ impl Device {
         let prepared = Queues::prepare(&self.mapping, &self.info, self.config.unprivileged, &self.sender)?;
         let queues = self.queues.insert(prepared);
         self.file.iter().try_for_each(|file| queues.begin(file))?;
+        queues.admit(&self.mapping);
         let (id, gives_up) = (self.info.dev_id, || queues.have_ended());
         let started = match recovered {
             true => self.control.end_recovery(id, &gives_up),

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use underseal_datapath::{Completion, Mapping, Queue, QueueOptions, Request as Job, ZoneAction};
 
 use super::character;
+use super::queues::Gate;
 use super::request::Request;
 use super::zones::Pointers;
 use crate::errno::errno;
@@ -36,6 +37,8 @@ pub(super) struct Part {
     pub(super) unprivileged: bool,
     /// Set when the worker is to end, and to leave unanswered requests to the next server.
     pub(super) lets_go: Arc<AtomicBool>,
+    /// Closed while requests are not to be served.
+    pub(super) gate: Arc<Gate>,
 }
 
 impl Part {
@@ -63,13 +66,17 @@ pub(super) struct Worker {
     /// The write pointers of zones.
     pointers: Pointers,
     lets_go: Arc<AtomicBool>,
+    /// None once this worker has seen it open.
+    gate: Option<Arc<Gate>>,
+    /// The tags of requests that arrived before.
+    held: VecDeque<u16>,
 }
 
 impl Worker {
     /// A worker for the calling thread. The driver has a fetch for each tag when this returns.
     /// Fails with `Ublk` when the driver refuses.
     pub(super) fn new(part: Part, queue: Queue, file: Arc<File>) -> Result<Self> {
-        let Part { mapping, number, depth, longest, unprivileged, lets_go } = part;
+        let Part { mapping, number, depth, longest, unprivileged, lets_go, gate } = part;
         let refused = |e| Error::new(ErrorKind::Ublk, format!("queue {number} of ublk")).with_source(e);
         let pointers = Pointers::new(mapping);
         let driver = character::HardwareQueue::new(file, number, depth, unprivileged.then_some(longest));
@@ -84,6 +91,8 @@ impl Worker {
             failure_log: RateLimitedLog::new("this queue"),
             pointers,
             lets_go,
+            gate: Some(gate),
+            held: VecDeque::new(),
         };
         for tag in 0..depth {
             this.command(sys::UBLK_U_IO_FETCH_REQ, tag, 0).map_err(refused)?;
@@ -141,6 +150,10 @@ impl Worker {
             return Err(Error::new(ErrorKind::Protocol, "ublk answered for a tag that there is not"));
         };
         match answer {
+            OK if self.gate.is_some() => {
+                self.held.push_back(tag);
+                return Ok(0);
+            }
             OK => {}
             // The device is being stopped.
             sys::UBLK_IO_RES_ABORT => {
@@ -154,6 +167,12 @@ impl Worker {
                 return Err(Error::new(ErrorKind::Ublk, context).with_source(cause));
             }
         }
+        self.begin_request(tag)
+    }
+
+    /// Starts the request that the driver has handed out for a tag. Returns how many bytes it
+    /// moves.
+    fn begin_request(&mut self, tag: u16) -> Result<usize> {
         let request = self.driver.descriptor(tag).ok_or(Errno::INVAL);
         match request.and_then(|descriptor| Request::parse(&descriptor, self.longest)) {
             Ok(request) => {
@@ -308,6 +327,14 @@ impl ExportLoop for Worker {
     }
 
     fn take(&mut self) -> Result<Took> {
+        if let Some(gate) = self.gate.take_if(|gate| gate.is_open()) {
+            gate.pass();
+        }
+        if self.gate.is_none()
+            && let Some(tag) = self.held.pop_front()
+        {
+            return self.begin_request(tag).map(Took::Request);
+        }
         match self.queue.next_answer() {
             Some((tag, answer)) => self.begin(tag, answer).map(Took::Request),
             None => Ok(Took::Nothing),
