@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use underseal_cipher::Key;
 
-use crate::host::{Host, Messaged, Names, Node, Served, Table, TableLoad};
+use crate::host::{Host, Mark, Messaged, Names, Node, Served, Table, TableLoad};
 use crate::records::Line;
 use crate::{DeviceNumber, Error, GrantedKeys, Result, Room};
 
@@ -33,6 +33,9 @@ pub(crate) struct Device {
 struct State {
     live: Option<Arc<Loaded>>,
     inactive: Option<Arc<Loaded>>,
+    /// An inactive table was lost with the server that was killed: the caller that loaded it must
+    /// not take its resume for done.
+    lost_inactive: bool,
     suspended: bool,
     deferred: bool,
     /// A thread waits for the device's last user.
@@ -104,9 +107,15 @@ impl Device {
     }
 
     /// A device that is there already, with a live table.
-    pub(crate) fn adopted(node: Box<dyn Node>, table: Table, read_only: bool, suspended: bool) -> Self {
+    pub(crate) fn adopted(
+        node: Box<dyn Node>,
+        table: Table,
+        read_only: bool,
+        suspended: bool,
+        lost_inactive: bool,
+    ) -> Self {
         let live = Some(Arc::new(Loaded::new(table, read_only)));
-        let state = State { live, suspended, ..State::default() };
+        let state = State { live, suspended, lost_inactive, ..State::default() };
         Self { state: Mutex::new(state), ..Self::new(node) }
     }
 
@@ -147,7 +156,16 @@ impl Device {
         let admitted = admit(&loaded).inspect_err(|_| {
             end_unused(&number.to_string(), loaded.served.clone());
         })?;
-        let before = self.state().inactive.replace(Arc::new(Loaded::new(loaded, read_only)));
+        if live.is_some() {
+            self.node.keep(Mark::Loaded, true).inspect_err(|_| {
+                end_unused(&number.to_string(), loaded.served.clone());
+            })?;
+        }
+        let before = {
+            let mut state = self.state();
+            state.lost_inactive = false;
+            state.inactive.replace(Arc::new(Loaded::new(loaded, read_only)))
+        };
         drop(admitted);
         before.map_or(Ok(()), |before| before.served.end())
     }
@@ -155,8 +173,20 @@ impl Device {
     /// Drops the inactive table.
     pub(crate) fn clear(&self) -> Result<()> {
         let _turn = self.turn()?;
-        let before = self.state().inactive.take();
+        let before = {
+            let mut state = self.state();
+            state.lost_inactive = false;
+            state.inactive.take()
+        };
+        self.unmark_loaded();
         before.map_or(Ok(()), |before| before.served.end())
+    }
+
+    /// Removes the mark of an inactive table that there is no more.
+    fn unmark_loaded(&self) {
+        if let Err(e) = self.node.keep(Mark::Loaded, false) {
+            log::warn!("{}: {e}", self.number());
+        }
     }
 
     /// Suspends the device.
@@ -180,6 +210,11 @@ impl Device {
         let _turn = self.turn()?;
         let (live, inactive) = {
             let mut state = self.state();
+            if state.lost_inactive {
+                let why =
+                    "its inactive table was lost with a back end that was killed: load it again, or clear it";
+                return Err(Error::new(Errno::NXIO, why).within(name));
+            }
             (state.live.clone(), state.inactive.take())
         };
         match (live, inactive) {
@@ -188,6 +223,7 @@ impl Device {
                     None => self.begin(&inactive, names),
                     Some(live) => self.swap(live, &inactive),
                 };
+                self.unmark_loaded();
                 if let Err(e) = bound {
                     // As in the kernel, a table that cannot be live is gone.
                     end_unused(name, inactive.served.clone());
@@ -322,7 +358,7 @@ impl Device {
     /// thread waits for the last user yet: the caller starts one.
     pub(crate) fn defer(&self) -> Result<bool> {
         let _deferral = self.deferral();
-        self.node.keep_deferred(true)?;
+        self.node.keep(Mark::Deferred, true)?;
         let mut state = self.state();
         state.deferred = true;
         Ok(!std::mem::replace(&mut state.waited_for, true))
@@ -332,7 +368,7 @@ impl Device {
     pub(crate) fn cancel_deferred(&self) -> Result<()> {
         let _deferral = self.deferral();
         // The state is changed last: until then the device is removed at any time.
-        self.node.keep_deferred(false)?;
+        self.node.keep(Mark::Deferred, false)?;
         let was_deferred = {
             let mut state = self.state();
             if !state.ending {
@@ -341,7 +377,7 @@ impl Device {
             }
             state.deferred
         };
-        if was_deferred && let Err(e) = self.node.keep_deferred(true) {
+        if was_deferred && let Err(e) = self.node.keep(Mark::Deferred, true) {
             log::debug!("{}: {e}", self.number());
         }
         Err(Error::new(Errno::BUSY, "the device is being removed"))
@@ -361,7 +397,7 @@ impl Device {
         let mut state = self.state();
         (state.deferred, state.waited_for) = (false, false);
         drop(state);
-        if let Err(e) = self.node.keep_deferred(false) {
+        if let Err(e) = self.node.keep(Mark::Deferred, false) {
             log::warn!("{}: {e}", self.number());
         }
     }

@@ -159,6 +159,15 @@ pub struct Names<'n> {
     pub uuid: &'n str,
 }
 
+/// A fact about a device that outlives the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// The device is removed after its last close.
+    Deferred,
+    /// The device has an inactive table, which does not outlive the server.
+    Loaded,
+}
+
 /// Creates block devices.
 pub trait Nodes: Send + Sync {
     /// Creates a device, with the minor number if given.
@@ -223,11 +232,11 @@ pub trait Node: Send + Sync {
         Ok(())
     }
 
-    /// Stores for a later server whether the device is removed after its last close.
+    /// Stores a fact about the device for a later server, or removes it.
     ///
     /// # Errors
     /// `ENOSPC` and other write errors.
-    fn keep_deferred(&self, _deferred: bool) -> Result<()> {
+    fn keep(&self, _mark: Mark, _is_so: bool) -> Result<()> {
         Ok(())
     }
 

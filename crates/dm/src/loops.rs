@@ -27,7 +27,7 @@ pub use self::left::LeftNode;
 use self::requests::{CTL_ADD, ioctl};
 pub use self::work::{Attachment, LoopStep, LoopWork, LoopWorker};
 use crate::holders::{self, Holders};
-use crate::host::{Names, Node, Nodes};
+use crate::host::{Mark, Names, Node, Nodes};
 use crate::links::{Links, properties};
 use crate::node_name::free_name;
 use crate::opens::{loops_over, programs};
@@ -39,8 +39,6 @@ const NAMES: &str = "names";
 const UDEV: &str = "udev";
 /// The failure to write these files.
 const UNKEPT: &str = "its names cannot be kept";
-/// The file of a device that is removed after its last close.
-const DEFERRED: &str = "deferred";
 
 /// Numbers that this module takes: `losetup` takes them from 0 up.
 pub(crate) const FIRST: u32 = 1000;
@@ -216,12 +214,12 @@ impl Node for LoopNode {
         self.prepare_names(name, uuid).and_then(|()| self.keep_prepared()).map_err(self.failed(UNKEPT))
     }
 
-    fn keep_deferred(&self, deferred: bool) -> Result<()> {
-        let path = self.folder.join(DEFERRED);
-        let kept = if deferred { fs::write(&path, "") } else { fs::remove_file(&path) };
+    fn keep(&self, mark: Mark, is_so: bool) -> Result<()> {
+        let path = self.folder.join(mark_file(mark));
+        let kept = if is_so { fs::write(&path, "") } else { fs::remove_file(&path) };
         match kept {
-            Err(e) if !deferred && e.kind() == io::ErrorKind::NotFound => Ok(()),
-            kept => kept.map_err(self.failed("its deferred removal cannot be kept")),
+            Err(e) if !is_so && e.kind() == io::ErrorKind::NotFound => Ok(()),
+            kept => kept.map_err(self.failed("its state cannot be kept")),
         }
     }
 
@@ -387,6 +385,14 @@ fn device_of(number: u32) -> Result<DeviceNumber> {
     let path = format!("/sys/block/loop{number}/dev");
     let text = fs::read_to_string(&path).map_err(|e| Error::system(&path, &e))?;
     text.trim().parse().map_err(|_| Error::new(Errno::IO, format!("{path} is no device's number")))
+}
+
+/// The file that a device has while this is so.
+fn mark_file(mark: Mark) -> &'static str {
+    match mark {
+        Mark::Deferred => "deferred",
+        Mark::Loaded => "loaded",
+    }
 }
 
 const CONTROL: &str = "/dev/loop-control";

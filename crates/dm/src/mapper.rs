@@ -125,9 +125,9 @@ impl Mapper {
             return Err(e);
         }
         left.show();
-        let LeftNode { node, name, uuid, is_deferred, .. } = left;
+        let LeftNode { node, name, uuid, is_deferred, was_loaded, .. } = left;
         node.lies(Some(Attachment { room: table.room, read_only }));
-        let device = Device::adopted(Box::new(node), table, read_only, suspended);
+        let device = Device::adopted(Box::new(node), table, read_only, suspended, was_loaded);
         let entry = self.0.registry.add(&name, &uuid, Arc::new(device))?;
         self.show_holders(&entry);
         if is_deferred { self.defer(entry) } else { Ok(()) }

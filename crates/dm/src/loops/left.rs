@@ -4,9 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::work::{Binding, binding, is_taken};
-use super::{DEFERRED, LoopNode, LoopNodes, NAMES, device_of};
+use super::{LoopNode, LoopNodes, NAMES, device_of, mark_file};
 use crate::Result;
-use crate::host::{Names, Node};
+use crate::host::{Mark, Names, Node};
 
 /// A device of a killed server.
 pub struct LeftNode {
@@ -15,6 +15,8 @@ pub struct LeftNode {
     pub(crate) uuid: String,
     /// True for a device that was to be removed after its last close.
     pub(crate) is_deferred: bool,
+    /// True for a device that had an inactive table, which is lost.
+    pub(crate) was_loaded: bool,
     found: Found,
 }
 
@@ -75,8 +77,9 @@ impl LoopNodes {
             }
             _ => Found::Part,
         };
-        let is_deferred = folder.join(DEFERRED).exists();
-        Some(LeftNode { node, name: name.into(), uuid: uuid.into(), is_deferred, found })
+        let has = |mark| folder.join(mark_file(mark)).exists();
+        let (is_deferred, was_loaded) = (has(Mark::Deferred), has(Mark::Loaded));
+        Some(LeftNode { node, name: name.into(), uuid: uuid.into(), is_deferred, was_loaded, found })
     }
 }
 

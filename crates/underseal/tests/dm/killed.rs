@@ -177,6 +177,43 @@ rm A.img B.img",
     }
 }
 
+/// A table that was loaded and is lost: whoever loaded it must not take it for live.
+#[test]
+fn a_resume_after_the_loaded_table_was_lost_is_refused() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper.script(
+        "
+truncate --size 20M A.img B.img
+losetup --find --show A.img > A; losetup --find --show B.img > B
+dmsetup create $N-v --table \"0 40000 linear $(cat A) 0\"
+dmsetup suspend $N-v
+dmsetup load $N-v --table \"0 40000 linear $(cat B) 0\"",
+    );
+    kill(mapper.back_end().expect("a back end"));
+    let out = mapper.script(
+        "
+fails dmsetup resume $N-v 2> said
+grep -o 'No such device or address' said
+dmsetup info --columns --noheadings -o attr $N-v
+dmsetup load $N-v --table \"0 40000 linear $(cat B) 0\"
+dmsetup resume $N-v
+echo here | dd of=/dev/mapper/$N-v bs=512 conv=sync oflag=direct status=none
+head -c 4 B.img; echo
+dmsetup load $N-v --table \"0 40000 linear $(cat A) 0\"",
+    );
+    assert_eq!(out, "No such device or address\nL-sw\nhere\n", "{}", mapper.log());
+    kill(mapper.back_end().expect("a back end"));
+    let out = mapper.script(
+        "
+fails dmsetup resume $N-v 2> said
+dmsetup clear $N-v
+dmsetup resume $N-v
+dmsetup remove $N-v
+losetup --detach $(cat A); losetup --detach $(cat B)",
+    );
+    assert_eq!(out, "", "{}", mapper.log());
+}
+
 /// A slow disk keeps a server from its back ends, too.
 #[test]
 fn a_device_whose_server_is_busy_is_waited_for() {
