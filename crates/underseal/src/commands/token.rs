@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use serde_json::Value;
 use underseal_tokens::Kind;
 use underseal_volume::luks2::{self, NewToken, token_from_json};
 use underseal_volume::{Header, Pinned};
@@ -159,16 +160,20 @@ pub(crate) struct TokenImportArgs {
 fn import(args: &TokenImportArgs, quiet: bool) -> Result<()> {
     let (on, mut header) = open(&args.of, false)?;
     let text = secret_file(&args.json_file, 0, None)?;
-    let token = token_from_json(text.as_bytes()).map_err(|e| e.in_file(&args.json_file))?;
+    let mut token = token_from_json(text.as_bytes()).map_err(|e| e.in_file(&args.json_file))?;
+    // One change of the header: a refusal leaves no token behind, and takes none away.
+    if let (Some(slot), Some(Value::Array(slots))) = (args.key_slot, token.get_mut("keyslots")) {
+        let slot = Value::from(slot.to_string());
+        if !slots.contains(&slot) {
+            slots.push(slot);
+        }
+    }
     if let Err(e) = underseal_tokens::check(&token) {
         log::warn!("{}: no machine can open with it: {e}", args.json_file.display());
     }
     let new = NewToken { number: args.token_id, replace: args.replace };
     let in_file = |e: underseal_volume::Error| e.in_file(args.of.path());
     let number = header.add_token(&*on, token, new).map_err(in_file)?;
-    if let Some(slot) = args.key_slot {
-        header.assign_token(&*on, number, slot, true).map_err(in_file)?;
-    }
     if quiet { Ok(()) } else { print(&format!("{}: token {number}\n", args.of.path().display())) }
 }
 
