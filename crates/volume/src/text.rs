@@ -17,7 +17,11 @@ pub(crate) fn visible(text: &str) -> String {
 
 /// Text in a field of `N` bytes, ending with a NUL and zeros after it.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct FixedText<const N: usize>(String);
+pub(crate) struct FixedText<const N: usize> {
+    bytes: Vec<u8>,
+    /// The bytes, with a replacement character for each part that is not UTF-8.
+    text: String,
+}
 
 impl<const N: usize> FixedText<N> {
     /// Accepts `text` if it fits with its NUL. `what` names it in the error.
@@ -29,19 +33,29 @@ impl<const N: usize> FixedText<N> {
         if text.chars().any(char::is_control) {
             return bad("holds a control character");
         }
-        Ok(Self(text.into()))
+        Ok(Self { bytes: text.into(), text: text.into() })
     }
 
     /// Reads a field of `N` bytes. Bytes after the first NUL are ignored, as in cryptsetup.
     pub(crate) fn parse(field: &[u8], what: &str) -> Result<Self> {
-        let bad = |why: &str| Error::new(ErrorKind::BadHeader, format!("the {what} {why}"));
-        let end = field.iter().position(|&b| b == 0).ok_or_else(|| bad("does not end"))?;
-        let text = std::str::from_utf8(&field[..end]).map_err(|_| bad("is no text"))?;
-        Ok(Self(text.into()))
+        let this = Self::parse_any(field, what)?;
+        match std::str::from_utf8(&this.bytes) {
+            Ok(_) => Ok(this),
+            Err(_) => Err(Error::new(ErrorKind::BadHeader, format!("the {what} is no text"))),
+        }
+    }
+
+    /// Reads a field whose text may be in any encoding: cryptsetup writes what the terminal sends.
+    pub(crate) fn parse_any(field: &[u8], what: &str) -> Result<Self> {
+        let no_end = || Error::new(ErrorKind::BadHeader, format!("the {what} does not end"));
+        let end = field.iter().position(|&b| b == 0).ok_or_else(no_end)?;
+        let bytes = field[..end].to_vec();
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        Ok(Self { bytes, text })
     }
 
     pub(crate) fn as_str(&self) -> &str {
-        &self.0
+        &self.text
     }
 
     /// Returns the text with its NUL, as it lies on disk.
@@ -50,12 +64,12 @@ impl<const N: usize> FixedText<N> {
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
-        self.0.as_bytes()
+        &self.bytes
     }
 }
 
 impl<const N: usize> fmt::Debug for FixedText<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
+        fmt::Debug::fmt(&self.text, f)
     }
 }

@@ -28,6 +28,8 @@ fn tokens_are_listed_imported_exported_assigned_and_removed_as_cryptsetup_does()
         .arg(&disk.image));
     for (arguments, status) in [
         (&["import", "--token-id", "3", "--json-file"][..], 2),
+        (&["import", "--token-id", "3", "--replace", "--key-slot", "9", "--json-file"], 2),
+        (&["import", "--key-slot", "9", "--json-file"], 2),
         (&["unassign", "--token-id", "3", "--key-slot", "0"], 2),
         (&["assign", "--token-id", "3", "--key-slot", "5"], 2),
         (&["assign", "--token-id", "9", "--key-slot", "0"], 2),
@@ -39,7 +41,9 @@ fn tokens_are_listed_imported_exported_assigned_and_removed_as_cryptsetup_does()
         if arguments[0] == "import" {
             command.arg(&file);
         }
+        let before = std::fs::read(&disk.image).unwrap();
         assert_eq!(output(&mut command).status.code(), Some(status), "{arguments:?}");
+        assert!(std::fs::read(&disk.image).unwrap() == before, "{arguments:?}: nothing was changed");
     }
     run(disk
         .token("import")
@@ -48,6 +52,36 @@ fn tokens_are_listed_imported_exported_assigned_and_removed_as_cryptsetup_does()
     assert_eq!(disk.list()[1]["keyslots"], json!([0]));
     run(disk.token("remove").args(["--token-id", "3"]));
     assert_eq!(disk.list().as_array().unwrap().len(), 1);
+    disk.check();
+}
+
+/// json-c takes any bytes in a string, as a terminal of another encoding sends them.
+#[test]
+fn labels_and_tokens_of_any_encoding_are_read_and_kept() {
+    use std::os::unix::ffi::OsStrExt;
+    let disk = Disk::new();
+    let latin1 = |text: &'static [u8]| std::ffi::OsStr::from_bytes(text);
+    let token =
+        disk.scratch.file("token.json", b"{\"type\":\"x\",\"keyslots\":[],\"user\":\"Schl\xfcssel\"}");
+    run(tool("cryptsetup").args(["token", "import", "--json-file"]).arg(&token).arg(&disk.image));
+    run(tool("cryptsetup")
+        .args(["token", "add", "--key-slot", "0", "--key-description"])
+        .arg(latin1(b"B\xfcro"))
+        .arg(&disk.image));
+    run(tool("cryptsetup").args(["config", "--label"]).arg(latin1(b"B\xfcro")).arg(&disk.image));
+    run(disk.read().arg("--passphrase-file").arg(disk.file("pass")));
+    let export = |number| {
+        let mut export = tool("cryptsetup");
+        output(export.args(["token", "export", "--token-id", number]).arg(&disk.image)).stdout
+    };
+    let before = ["0", "1"].map(export);
+    // Another change of the header.
+    run(disk.token("assign").args(["--token-id", "0", "--key-slot", "0"]));
+    run(disk.token("unassign").args(["--token-id", "0", "--key-slot", "0"]));
+    assert_eq!(["0", "1"].map(export), before);
+    assert!(before[0].windows(9).any(|part| part == b"Schl\xfcssel"), "{before:?}");
+    let dump = output(tool("cryptsetup").arg("luksDump").arg(&disk.image)).stdout;
+    assert!(dump.windows(4).any(|part| part == b"B\xfcro"));
     disk.check();
 }
 

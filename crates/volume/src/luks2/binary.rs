@@ -77,8 +77,8 @@ impl Binary {
         Ok(Self {
             size,
             seqid: number(16),
-            label: FixedText::parse(&bytes[24..72], "label")?,
-            subsystem: FixedText::parse(&bytes[208..256], "subsystem")?,
+            label: FixedText::parse_any(&bytes[24..72], "label")?,
+            subsystem: FixedText::parse_any(&bytes[208..256], "subsystem")?,
             uuid: FixedText::parse(&bytes[UUID], "UUID")?,
             checksum: FixedText::<32>::parse(&bytes[72..104], "checksum algorithm")?.as_str().parse()?,
         })

@@ -44,7 +44,8 @@ pub(crate) enum Repeats {
 pub(crate) fn parse(text: &[u8], repeats: Repeats) -> Result<Map<String, Value>> {
     let bad = |why: &str| Error::new(ErrorKind::BadHeader, why);
     let values = Cell::new(0);
-    let mut reader = serde_json::Deserializer::from_slice(text);
+    let text = escaped(text);
+    let mut reader = serde_json::Deserializer::from_str(&text);
     let parsed = Strict { depth: 0, values: &values, repeats }.deserialize(&mut reader);
     match parsed.and_then(|value| reader.end().map(|()| value)) {
         Ok(Value::Object(object)) => Ok(object),
@@ -56,13 +57,48 @@ pub(crate) fn parse(text: &[u8], repeats: Repeats) -> Result<Map<String, Value>>
 /// Returns the text for a JSON area of `len` bytes, with its zeros.
 pub(crate) fn fill_area(object: &Map<String, Value>, len: usize) -> Result<Vec<u8>> {
     // Maps with string keys can always be serialized.
-    let mut area = serde_json::to_vec(object).expect("JSON made of JSON values");
+    let text = serde_json::to_string(object).expect("JSON made of JSON values");
+    let mut area = unescaped(&text);
     if area.len() >= len {
         let context = format!("metadata of {} bytes does not fit its area of {len}", area.len());
         return Err(Error::new(ErrorKind::BadOption, context));
     }
     area.resize(len, 0);
     Ok(area)
+}
+
+/// The character for byte 0. json-c takes any bytes in its strings: in memory, each byte that is not
+/// part of UTF-8 is one of 256 private characters, whose own bytes become such characters, too.
+const RAW: u32 = 0x10_fe00;
+
+fn raw_byte(c: char) -> Option<u8> {
+    u32::from(c).checked_sub(RAW).and_then(|byte| byte.try_into().ok())
+}
+
+fn escaped(text: &[u8]) -> String {
+    let mut out = String::with_capacity(text.len());
+    let raw = |byte: &u8| char::from_u32(RAW + u32::from(*byte));
+    for chunk in text.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match raw_byte(c) {
+                None => out.push(c),
+                Some(_) => out.extend(c.encode_utf8(&mut [0; 4]).as_bytes().iter().filter_map(raw)),
+            }
+        }
+        out.extend(chunk.invalid().iter().filter_map(raw));
+    }
+    out
+}
+
+fn unescaped(text: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    for c in text.chars() {
+        match raw_byte(c) {
+            Some(byte) => out.push(byte),
+            None => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    out
 }
 
 #[derive(Clone, Copy)]
@@ -164,6 +200,19 @@ mod tests {
     }
 
     #[test]
+    fn text_of_other_encodings_stays_as_it_is() {
+        for text in [
+            &b"{\"a\":\"B\xfcro\"}"[..],
+            b"{\"\xff\x80\":\"\xf0\x9f\"}",
+            "{\"a\":\"\u{10fefc}ü\"}".as_bytes(),
+        ] {
+            let object = parse_area(&[text, &[0; 16]].concat()).unwrap();
+            let back = fill_area(&object, text.len() + 16).unwrap();
+            assert_eq!(back, [text, &[0; 16]].concat());
+        }
+    }
+
+    #[test]
     fn hostile_json_is_refused() {
         let deep = format!("{{\"a\":{}{}}}", "[".repeat(40), "]".repeat(40));
         let very_deep = format!("{{\"a\":{}", "[".repeat(100_000));
@@ -191,6 +240,5 @@ mod tests {
         }
         assert!(parse_area(b"{}").is_err(), "no NUL");
         assert!(parse_area(b"{}\0x").is_err(), "data after the NUL");
-        assert!(parse_area(b"{\"a\":\"\xff\"}\0").is_err(), "not UTF-8");
     }
 }
