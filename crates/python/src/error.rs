@@ -50,11 +50,17 @@ pub(crate) fn keep(raised: PyErr) {
     RAISED.set(Some(raised));
 }
 
+/// Calls the facade. An exception that a file object raised meanwhile comes before the result, also
+/// where the facade went on without what the object had refused.
+pub(crate) fn outcome<T>(call: impl FnOnce() -> Result<T, Error>) -> PyResult<T> {
+    // One of a call that has no result, as the end of an image.
+    RAISED.set(None);
+    let done = call();
+    RAISED.take().map_or_else(|| done.map_err(|e| exception(&e)), Err)
+}
+
 /// The exception for an error of the facade.
 pub(crate) fn exception(e: &Error) -> PyErr {
-    if let Some(raised) = RAISED.take() {
-        return raised;
-    }
     let (text, code) = (e.text(), e.errno());
     match e.kind() {
         ErrorKind::WrongPassphrase => WrongPassphrase::new_err((code, text)),

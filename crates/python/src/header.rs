@@ -11,7 +11,7 @@ use pyo3::types::PyBytes;
 use underseal_image::{FormatOptions, KeyslotOptions, Result};
 use zeroize::Zeroizing;
 
-use crate::error::exception;
+use crate::error::outcome;
 use crate::file::PythonDevice;
 
 /// The cost of a new keyslot: `("pbkdf2", rounds)` or `("argon2id", passes, memory_kib, threads)`
@@ -73,14 +73,14 @@ impl Header {
         if *user() == me {
             return Err(PyOSError::new_err((EDEADLK, "the file object uses the header that lies on it")));
         }
-        let done = py.detach(|| {
+        let call = || {
             let mut header = self.header.lock().unwrap_or_else(PoisonError::into_inner);
             *user() = me;
             let done = call(&mut header);
             *user() = None;
             done
-        });
-        done.map_err(|e| exception(&e))
+        };
+        outcome(|| py.detach(call))
     }
 
     /// As [`Header::call`], in a child of a fork. A lock that a thread of the parent held at the
@@ -90,11 +90,12 @@ impl Header {
         py: Python<'_>,
         call: impl FnOnce(&mut underseal_image::Header) -> Result<T> + Send,
     ) -> PyResult<T> {
-        let done = py.detach(|| self.header.try_lock().ok().map(|mut header| call(&mut header)));
+        let call = || self.header.try_lock().ok().map(|mut header| call(&mut header)).transpose();
+        let done = outcome(|| py.detach(call))?;
         let busy = || {
             PyOSError::new_err((EBUSY, "the header was in use before a fork; open it again in this process"))
         };
-        done.ok_or_else(busy)?.map_err(|e| exception(&e))
+        done.ok_or_else(busy)
     }
 }
 
@@ -120,9 +121,8 @@ impl Header {
             (None, true) => underseal_image::Header::open_writable(&path),
             (None, false) => underseal_image::Header::open(&path),
         };
-        py.detach(open)
-            .map(|header| Self { header: Mutex::new(header), user: Mutex::default(), process: process::id() })
-            .map_err(|e| exception(&e))
+        let header = outcome(|| py.detach(open))?;
+        Ok(Self { header: Mutex::new(header), user: Mutex::default(), process: process::id() })
     }
 
     #[getter]
@@ -221,15 +221,13 @@ pub(crate) fn format(
             return Err(PyValueError::new_err(format!("{name:?} is neither pbkdf2 nor argon2id")));
         }
     };
-    py.detach(|| underseal_image::Header::format(&path, &passphrase, &options))
-        .map(drop)
-        .map_err(|e| exception(&e))
+    outcome(|| py.detach(|| underseal_image::Header::format(&path, &passphrase, &options)).map(drop))
 }
 
 /// Restores a backup of a header.
 #[pyfunction]
 pub(crate) fn restore(py: Python<'_>, path: PathBuf, backup: &[u8], force: bool) -> PyResult<()> {
-    py.detach(|| underseal_image::Header::restore(&path, backup, force)).map_err(|e| exception(&e))
+    outcome(|| py.detach(|| underseal_image::Header::restore(&path, backup, force)))
 }
 
 /// Describes a header of any format that shows it without a secret. Returns a JSON object.
@@ -240,16 +238,16 @@ pub(crate) fn info(
     object: Option<Bound<'_, PyAny>>,
 ) -> PyResult<String> {
     let object = object.map(|object| PythonDevice::of(&object)).transpose()?;
-    let described = py.detach(|| match object {
+    let describe = || match object {
         Some(PythonDevice::File(file)) => underseal_image::info_json_file(file),
         Some(PythonDevice::Object(object)) => underseal_image::info_json_on(object),
         None => underseal_image::info_json(path.unwrap_or_default()),
-    });
-    described.map_err(|e| exception(&e))
+    };
+    outcome(|| py.detach(describe))
 }
 
 /// Checks a header. Returns a JSON object.
 #[pyfunction]
 pub(crate) fn check(py: Python<'_>, path: PathBuf) -> PyResult<String> {
-    py.detach(|| underseal_image::Header::check(&path)).map_err(|e| exception(&e))
+    outcome(|| py.detach(|| underseal_image::Header::check(&path)))
 }

@@ -9,7 +9,7 @@ use pyo3::types::PyBytes;
 use underseal_image::{OpenOptions, Result};
 use zeroize::Zeroizing;
 
-use crate::error::exception;
+use crate::error::{exception, outcome};
 use crate::file::PythonDevice;
 use crate::lock;
 
@@ -32,7 +32,7 @@ pub(crate) fn open(
     let (passphrase, volume_key) = (passphrase.map(Zeroizing::new), volume_key.map(Zeroizing::new));
     let protect_hidden = protect_hidden.map(|(passphrase, pim)| (Zeroizing::new(passphrase), pim));
     let object = object.map(|object| PythonDevice::of(&object)).transpose()?;
-    let opened = py.detach(move || -> Result<underseal_image::Image> {
+    let open = move || -> Result<underseal_image::Image> {
         let (writable, allow_null, allow_discards) = flags;
         let mut open =
             OpenOptions::new().writable(writable).allow_null(allow_null).allow_discards(allow_discards);
@@ -59,8 +59,8 @@ pub(crate) fn open(
             Some(PythonDevice::Object(object)) => open.open_on(object),
             None => open.open(path.unwrap_or_default()),
         }
-    });
-    let image = opened.map_err(|e| exception(&e))?;
+    };
+    let image = outcome(|| py.detach(open))?;
     Ok(Image { open: ArcSwapOption::from_pointee(image) })
 }
 
@@ -134,7 +134,7 @@ impl Image {
             }
             let length = usize::try_from(length).map_err(|e| PyOverflowError::new_err(e.to_string()))?;
             PyBytes::new_with(py, length, |bytes| {
-                lock::released(py, || image.read_at(offset, bytes)).map(drop).map_err(|e| exception(&e))
+                outcome(|| lock::released(py, || image.read_at(offset, bytes)).map(drop))
             })
         })
     }
@@ -142,15 +142,15 @@ impl Image {
     /// Writes all of `data` at `offset`.
     fn write_at(&self, py: Python<'_>, offset: u64, data: &[u8]) -> PyResult<()> {
         // `bytes` do not change, and the caller holds a reference to them.
-        self.with(|image| lock::released(py, || image.write_at(offset, data)).map_err(|e| exception(&e)))
+        self.with(|image| outcome(|| lock::released(py, || image.write_at(offset, data))))
     }
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(|image| py.detach(|| image.flush()).map_err(|e| exception(&e)))
+        self.with(|image| outcome(|| py.detach(|| image.flush())))
     }
 
     fn discard(&self, py: Python<'_>, offset: u64, length: u64) -> PyResult<()> {
-        self.with(|image| py.detach(|| image.discard(offset, length)).map_err(|e| exception(&e)))
+        self.with(|image| outcome(|| py.detach(|| image.discard(offset, length))))
     }
 
     /// Closes the image. Its key is wiped when calls of other threads have ended.

@@ -428,6 +428,35 @@ class FileObjects(Case):
             lower.volume = volume
             self.assertRaises(OSError, volume.read_at, 0, 4096)
 
+    def test_an_interrupt_belongs_to_the_call_that_it_came_in(self):
+        class Interrupted(io.BytesIO):
+            interrupts = 0
+
+            def read(self, size=-1):
+                if self.interrupts:
+                    self.interrupts -= 1
+                    raise KeyboardInterrupt
+                return super().read(size)
+
+            def flush(self):
+                if self.fails:
+                    raise OSError(errno.ENOSPC, "full")
+
+            fails = False
+
+        lower = Interrupted(self.bytes)
+        # The second header copy would do instead.
+        lower.interrupts = 1
+        self.assertRaises(
+            KeyboardInterrupt, underseal.open, lower, passphrase="secret", writable=True
+        )
+        volume = underseal.open(lower, passphrase="secret", writable=True)
+        volume.write_at(0, bytes(4096))
+        lower.fails = True
+        with self.assertRaises(OSError) as raised:
+            volume.flush()
+        self.assertEqual(raised.exception.errno, errno.ENOSPC)
+
 
 if __name__ == "__main__":
     unittest.main()
