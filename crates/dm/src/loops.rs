@@ -47,6 +47,8 @@ const MOST: u32 = 1 << 16;
 const BY_ID: &str = "/dev/disk/by-id";
 /// The name of a device's file in its folder.
 const FILE: &str = "volume";
+/// The file beside it with the turn of the table server that has it.
+pub const OWNER: &str = "owner";
 /// The number of attempts for one device.
 const TRIES: u32 = 16;
 
@@ -216,7 +218,12 @@ impl Node for LoopNode {
 
     fn keep(&self, mark: Mark, is_so: bool) -> Result<()> {
         let path = self.folder.join(mark_file(mark));
-        let kept = if is_so { fs::write(&path, "") } else { fs::remove_file(&path) };
+        let contents = match mark {
+            Mark::Deferred => Vec::new(),
+            // Another table server has had the file since when the turn is another one.
+            Mark::Loaded => fs::read(self.folder.join(OWNER)).unwrap_or_default(),
+        };
+        let kept = if is_so { fs::write(&path, contents) } else { fs::remove_file(&path) };
         match kept {
             Err(e) if !is_so && e.kind() == io::ErrorKind::NotFound => Ok(()),
             kept => kept.map_err(self.failed("its state cannot be kept")),

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::work::{Binding, binding, is_taken};
-use super::{LoopNode, LoopNodes, NAMES, device_of, mark_file};
+use super::{LoopNode, LoopNodes, NAMES, OWNER, device_of, mark_file};
 use crate::Result;
 use crate::host::{Mark, Names, Node};
 
@@ -77,8 +77,9 @@ impl LoopNodes {
             }
             _ => Found::Part,
         };
-        let has = |mark| folder.join(mark_file(mark)).exists();
-        let (is_deferred, was_loaded) = (has(Mark::Deferred), has(Mark::Loaded));
+        let is_deferred = folder.join(mark_file(Mark::Deferred)).exists();
+        let loaded = fs::read(folder.join(mark_file(Mark::Loaded)));
+        let was_loaded = loaded.is_ok_and(|turn| turn == fs::read(folder.join(OWNER)).unwrap_or_default());
         Some(LeftNode { node, name: name.into(), uuid: uuid.into(), is_deferred, was_loaded, found })
     }
 }

@@ -18,9 +18,9 @@ use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::{Errno, retry_on_intr};
+use underseal_dm::OWNER;
 
-/// The two files, beside the table's.
-const OWNER: &str = "owner";
+/// The other file beside the table's.
 const ALIVE: &str = "alive";
 
 /// A server's share in a device's file.
