@@ -282,7 +282,7 @@ pub(super) fn find(image: &Path) -> Result<Option<(Name, Status)>> {
 
 /// Returns true when an image is the open volume's, as its record says: not another file that has
 /// replaced it since.
-fn lies_at(image: &Path, name: &Name) -> bool {
+pub(super) fn lies_at(image: &Path, name: &Name) -> bool {
     let Ok(Some(record)) = VolumeRecord::read(&Directory::of_user(), name) else { return false };
     if is_remote(image) {
         return image == Path::new(&record.image);

@@ -120,6 +120,19 @@ fn a_file_that_replaced_an_image_is_not_taken_for_it() {
     // The open image is found under its new name.
     operator.is_refused(&of(&moved), 6, "image: this volume cannot be");
     server.stop();
+    // Nor is the other file's header changed, whatever name the volume is called by.
+    std::fs::rename(&moved, &volume.image).unwrap();
+    let server = operator.serve(&volume, &[]);
+    std::fs::rename(&volume.image, &moved).unwrap();
+    std::fs::copy(&moved, &volume.image).unwrap();
+    let before = std::fs::read(&volume.image).unwrap();
+    let pass = volume.passphrase.display();
+    let reencrypt = format!("reencrypt {} --passphrase-file {pass} --no-wait", moved.display());
+    operator.is_refused(&reencrypt, 1, "is not the file that it was opened from");
+    assert!(std::fs::read(&volume.image).unwrap() == before, "the other file was changed");
+    // A server whose image has lost its name says that writes may be lost.
+    std::fs::rename(&moved, &volume.image).unwrap();
+    drop(server.stop());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use underseal_export::control::status::{Format, Going, Reencryption};
 use underseal_export::control::{Name, Rate, Reencrypt, Request, Status};
 use underseal_volume::Header;
 
-use super::super::control::{PATIENCE, ask, ask_status, done, finished, without_record};
+use super::super::control::{PATIENCE, ask, ask_status, done, finished, lies_at, without_record};
 use super::super::same_file;
 use super::args::ReencryptArgs;
 use super::{begin, keys, tables};
@@ -56,7 +56,13 @@ pub(super) fn run(args: &ReencryptArgs, name: &Name, status: &Status, quiet: boo
         let what = format!("{name}: is open with the header {}, not {}", path.display(), other.display());
         return Err(Error::usage(what).with_remedy("without --header"));
     }
+    let image = Path::new(&status.image);
     let on = Where::open(path, false)?.bytes()?;
+    if !lies_at(image, name) {
+        let what = format!("{name}: {} is not the file that it was opened from any more", image.display());
+        return Err(Error::new(Exit::Failed, what)
+            .with_remedy("give that file its name back, or close the volume first"));
+    }
     let header = Header::read(&*on).map_err(|e| e.in_file(path))?;
     let under_way = reencryption::status_of(&header).map_err(|e| e.within(path.display()))?;
     begin::fits(args, under_way.map(|status| status.mode), path)?;
@@ -68,7 +74,6 @@ pub(super) fn run(args: &ReencryptArgs, name: &Name, status: &Status, quiet: boo
         Some(_) => keys::unlock(args, &header, &*on, path)?.0,
         None => {
             let data = Where::open(Path::new(&status.image), true)?.bytes()?;
-            let image = Path::new(&status.image);
             let (detached, size) = (opened.is_some(), Some(status.size));
             let place = begin::Place { on: &*on, name: path, data: &*data, image, detached, size };
             begin::begin(args, header, &place)?
