@@ -102,7 +102,9 @@ pub(crate) fn mount(point: &Point, options: &MountSettings) -> Result<OwnedFd, M
         data.push_str(",allow_other");
     }
     let data = CString::new(data).map_err(io::Error::from)?;
-    match rustix::mount::mount(options.name.as_str(), &target, "fuse", options.flags(), &*data) {
+    // As fusermount3 does it for other users.
+    let kind = format!("fuse.{}", options.subtype);
+    match rustix::mount::mount(options.name.as_str(), &target, kind.as_str(), options.flags(), &*data) {
         Ok(()) => Ok(device),
         // Only root may do it without fusermount3.
         Err(Errno::PERM) => fusermount(at, options),

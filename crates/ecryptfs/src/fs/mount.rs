@@ -23,8 +23,8 @@ use crate::{Error, ErrorKind, Result};
 
 /// The type in the mount table, after "fuse.".
 const SUBTYPE: &str = "ecryptfs";
-/// The full types: a user's mount by fusermount3, and root's mount, which has no subtype.
-const TYPES: [&str; 2] = ["fuse.ecryptfs", "fuse"];
+/// The full type.
+const TYPE: &str = "fuse.ecryptfs";
 
 /// The largest number of requests that the kernel sends without a waiting caller: read-ahead,
 /// asynchronous direct I/O.
@@ -290,14 +290,14 @@ fn tree(lower: OwnedFd, config: &MountConfig) -> (OwnedFd, Option<Arc<OwnedFd>>)
     (lower, None)
 }
 
-/// Unmounts a FUSE mount that may be of this kind, as its user: fusermount3 -u.
+/// Unmounts a mount of this kind, as its user: fusermount3 -u.
 ///
 /// # Errors
 /// `EBUSY` when it is in use; `EINVAL` when nothing is mounted there, or something else; otherwise
 /// the system's error. system says otherwise.
 pub fn unmount(path: &Path, lazily: bool) -> io::Result<()> {
     // root may unmount anything.
-    underseal_fuse::unmount(path, lazily, |mounted| TYPES.contains(&&*mounted.kind))
+    underseal_fuse::unmount(path, lazily, |mounted| mounted.kind == TYPE)
 }
 
 fn options(lower: &Path, read_only: bool, config: &MountConfig) -> MountSettings {
