@@ -22,6 +22,10 @@ impl Fs {
         if let Some(file) = slot.open.upgrade() {
             if write {
                 file.make_writable(&path).map_err(|e| self.tell(node, "open", &e))?;
+                // A tool may have replaced it between the two locks.
+                if fstat(file.as_fd())?.st_nlink == 0 && self.nodes.was_replaced(node) {
+                    return Err(Errno::STALE);
+                }
             }
             return Ok(file);
         }
