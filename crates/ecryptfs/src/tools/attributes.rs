@@ -1,13 +1,14 @@
 //! The attributes of a file besides its contents: mode, owner, times, xattrs.
 
 use std::ffi::{CStr, CString};
+use std::fs::Metadata;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, getxattr,
-    listxattr, setxattr, utimensat,
+    listxattr, setxattr, statat, utimensat,
 };
 use rustix::io::Errno;
 
@@ -43,7 +44,13 @@ impl TreeAttributes {
     ///
     /// Fails with `Io`.
     pub(super) fn of(entry: &PinnedEntry) -> Result<Self> {
-        let about = entry.about();
+        Self::with(entry, entry.about())
+    }
+
+    /// Returns an entry's attributes with those that `stat` has returned since.
+    ///
+    /// Fails with `Io`.
+    pub(super) fn with(entry: &PinnedEntry, about: &Metadata) -> Result<Self> {
         Ok(Self {
             mode: about.mode(),
             uid: about.uid(),
@@ -85,10 +92,19 @@ impl TreeAttributes {
         // mode's bits of the group are a list's mask.
         if !is_symlink {
             remove_lists(&to, &self.xattrs).map_err(|e| failed("its access cannot be kept", e))?;
-            let mode = Mode::from_raw_mode(self.mode & 0o7777);
+            let is = statat(&to, "", AtFlags::EMPTY_PATH).map_err(|e| failed("cannot be looked at", e))?;
+            let mode = Mode::from_raw_mode(self.mode & 0o7777 & !self.not_given(is.st_uid, is.st_gid));
             chmodat(CWD, &*link, mode, AtFlags::empty()).map_err(|e| failed("its mode cannot be kept", e))?;
         }
         set_times(to, path, self.accessed, self.modified)
+    }
+
+    /// Returns set-user-ID and set-group-ID where a file has another owner or group than these: a
+    /// stranger's program would run as this user.
+    fn not_given(&self, uid: u32, gid: u32) -> u32 {
+        let user = if uid == self.uid { 0 } else { 0o4000 };
+        let group = if gid == self.gid { 0 } else { 0o2000 };
+        user | group
     }
 
     /// Creates the pipe, socket or device with these attributes.

@@ -87,7 +87,7 @@ impl Visit for Check<'_> {
             EntryKind::File => match LowerFile::of_entry(found.entry) {
                 Ok(mut lower) => {
                     if self.repair && lower.check_len().is_err_and(|e| e.kind() == ErrorKind::Cut) {
-                        let mut alone = LowerFile::open_alone(found.entry, true)?;
+                        let mut alone = LowerFile::open_alone(found, true)?;
                         // A key that opens the header proves that it is sound.
                         keys.unlock(&alone.header).map_err(|e| e.in_file(found.lower))?;
                         if let Some(size) = alone.shorten()? {

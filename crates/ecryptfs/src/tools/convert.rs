@@ -7,7 +7,7 @@
 //! leaves): files that are as they should be stay so, further names of a converted file lead to it,
 //! and what the run had not put in place is removed.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -62,7 +62,7 @@ impl Visit for Convert {
             let removed = found.folder.remove(found.name);
             return removed.map_err(|e| Error::io(found.lower, "cannot be removed", e));
         }
-        let lower = LowerFile::open_alone(found.entry, false);
+        let lower = LowerFile::open_alone(found, false);
         let lower = match lower {
             Err(e) if e.has_no_header() => {
                 self.summary.unchanged += 1;
@@ -85,13 +85,22 @@ impl Visit for Convert {
             self.summary.unchanged += 1;
             return Ok(());
         }
+        if rustix::process::geteuid().as_raw() != about.uid() && !rustix::process::geteuid().is_root() {
+            let context =
+                "it belongs to another user, who would lose it: convert it as that user, or as root";
+            return Err(Error::io(found.lower, context, Errno::PERM));
+        }
         lower.check_len()?;
         let (temporary, to) = Temporary::made(found, |name| found.folder.make_file(name))?;
         let path = found.folder.path_of(&temporary.name);
         unfinished::begin(&to, &path)?;
         self.fill(&lower, &to, &path, watch)?;
-        TreeAttributes::of(found.entry)?.apply(&to, &path)?;
+        TreeAttributes::with(found.entry, &about)?.apply(&to, &path)?;
         to.sync_all().map_err(|e| Error::io(&path, "cannot be made", e))?;
+        if is_changed(&about, &lower.metadata()?) {
+            let context = "its attributes or names were changed meanwhile: convert it again";
+            return Err(Error::new(ErrorKind::Busy, context).in_file(found.lower));
+        }
         if about.nlink() > 1 {
             Successor::new(found, &about, &to)?.note(&lower)?;
         }
@@ -149,6 +158,13 @@ impl Convert {
     }
 }
 
+/// Whether a file's attributes or its number of names have changed. A file that is locked changes in
+/// no other way.
+fn is_changed(before: &Metadata, now: &Metadata) -> bool {
+    let of = |about: &Metadata| (about.ctime(), about.ctime_nsec());
+    of(before) != of(now)
+}
+
 fn cut_meanwhile(lower: &LowerFile) -> Error {
     Error::new(ErrorKind::Cut, "the file was cut meanwhile").in_file(&lower.path)
 }
@@ -201,11 +217,8 @@ impl<'f> Temporary<'f> {
 
     /// Replaces the entry, if the entry is still the file that was read.
     fn replace(mut self) -> Result<()> {
-        let WalkEntry { folder, name, entry, lower, .. } = self.found;
-        if folder.pin(name)?.inode() != entry.inode() {
-            let context = "another file was put in its place meanwhile";
-            return Err(Error::new(ErrorKind::Busy, context).in_file(lower));
-        }
+        let WalkEntry { folder, name, lower, .. } = self.found;
+        self.found.is_in_place()?;
         let renamed = folder.rename(&self.name, name, RenameFlags::empty());
         renamed.map_err(|e| Error::io(lower, "cannot be replaced", e))?;
         self.placed = true;

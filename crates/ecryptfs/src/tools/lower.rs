@@ -10,6 +10,7 @@ use rustix::fs::{OFlags, XattrFlags, fgetxattr, fsetxattr};
 use rustix::io::Errno;
 
 use super::tree::PinnedEntry;
+use super::walk::WalkEntry;
 use crate::file::blank::is_blank;
 use crate::lock::{LockMode, lock_for_tool};
 use crate::{EXTENT, Error, ErrorKind, FileHeader, HeaderLocation, Result, XATTR};
@@ -47,10 +48,13 @@ impl LowerFile {
     /// Opens an entry for a change, locked against mounts and other tools. The header is read under
     /// the lock.
     ///
-    /// Fails with the kinds of [`LowerFile::open`], and with `Busy`.
-    pub(super) fn open_alone(entry: &PinnedEntry, writable: bool) -> Result<Self> {
+    /// Fails with the kinds of [`LowerFile::open`]; with `Busy` also when another tool has put
+    /// another file in its place meanwhile.
+    pub(super) fn open_alone(found: &WalkEntry<'_>, writable: bool) -> Result<Self> {
+        let entry = found.entry;
         let file = entry.open(writable)?;
         lock_for_tool(&file, LockMode::Alone).map_err(|e| e.in_file(entry.path()))?;
+        found.is_in_place()?;
         Self::of(entry.path(), file)
     }
 
@@ -246,9 +250,8 @@ mod tests {
                 HeaderLocation::Xattr => write_xattr(&file, header).unwrap(),
             };
             write(&header);
-            let mut lower =
-                LowerFile::open_alone(&TreeFolder::above(&path).unwrap().pin(b"file").unwrap(), true)
-                    .unwrap();
+            let pinned = TreeFolder::above(&path).unwrap().pin(b"file").unwrap();
+            let mut lower = LowerFile::of(&path, pinned.open(true).unwrap()).unwrap();
             // As a mount does that ignores locks.
             header.set_size(5000);
             write(&header);

@@ -52,7 +52,7 @@ impl Visit for Rekey<'_> {
         if found.kind != EntryKind::File {
             return Ok(());
         }
-        match LowerFile::open_alone(found.entry, true) {
+        match LowerFile::open_alone(found, true) {
             Ok(mut lower) => match self.changed(&lower.header, keys).map_err(|e| e.in_file(found.lower))? {
                 None => {
                     // A run before this one may have failed to sync it.

@@ -18,7 +18,7 @@ use super::walk::EntryKind;
 use super::{ProgressWatch, Summary, TreeKeys, unfinished};
 use crate::lock::{LockMode, RootLock};
 use crate::name::long;
-use crate::{Error, LowerName, NameCipher, Result};
+use crate::{Error, ErrorKind, LowerName, NameCipher, Result};
 
 /// Changes all names and symlink targets in a folder to the forms of `new`, or to plaintext without
 /// `new`. Names of more than 143 bytes are accepted only with `long_names`.
@@ -86,6 +86,10 @@ impl Run<'_> {
         let in_file = |e: Error| e.in_file(entry.path());
         if entry.kind() == EntryKind::Folder {
             self.folder(&entry.folder()?);
+        }
+        if entry.kind() == EntryKind::File && unfinished::is_of_conversion(name, &entry) {
+            let context = "a conversion that was interrupted has left it: convert the tree again first";
+            return Err(in_file(Error::new(ErrorKind::Busy, context)));
         }
         let plain = self.keys.decode_entry(folder, name).map_err(in_file)?;
         let lower = match self.new {

@@ -74,8 +74,16 @@ pub(super) fn is_left_over(found: &WalkEntry<'_>) -> bool {
     }
     let Ok(file) = found.entry.open(false) else { return false };
     // A run may have been cut off before it set the mark: then there is nothing in the file.
-    let is_marked = fgetxattr(&file, CONVERTING, &mut [0_u8; 1][..]).is_ok();
-    (is_marked || found.about.len() == 0) && lock(&file, LockMode::Alone).is_ok()
+    (has_mark(&file) || found.about.len() == 0) && lock(&file, LockMode::Alone).is_ok()
+}
+
+/// Whether a file under this name is one that a conversion makes, or has left.
+pub(super) fn is_of_conversion(name: &[u8], entry: &PinnedEntry) -> bool {
+    is_temporary(name) && entry.open(false).is_ok_and(|file| has_mark(&file))
+}
+
+fn has_mark(file: &File) -> bool {
+    fgetxattr(file, CONVERTING, &mut [0_u8; 1][..]).is_ok()
 }
 
 /// The new file that further names of a converted file are to lead to.
@@ -85,6 +93,8 @@ pub(super) struct Successor {
     path: PathBuf,
     /// The new file's device and inode number.
     new: (u64, u64),
+    /// The old file's: a copy of it has a copy of the mark.
+    of: (u64, u64),
     /// The old one's length and last change.
     old: (u64, i64, i64),
 }
@@ -93,13 +103,15 @@ impl Successor {
     /// The file `to`, which is about to take the place of what was found.
     pub(super) fn new(found: &WalkEntry<'_>, old: &Metadata, to: &File) -> Result<Self> {
         let new = to.metadata().map_err(|e| Error::io(found.lower, "cannot be looked at", e))?;
-        Ok(Self { path: found.inside.into(), new: (new.dev(), new.ino()), old: state(old) })
+        let (new, of) = ((new.dev(), new.ino()), (old.dev(), old.ino()));
+        Ok(Self { path: found.inside.into(), new, of, old: state(old) })
     }
 
     /// Writes it down on the old file.
     pub(super) fn note(&self, old: &LowerFile) -> Result<()> {
-        let Self { new, old: (len, seconds, nanoseconds), .. } = self;
-        let mut text = format!("{} {} {len} {seconds} {nanoseconds} ", new.0, new.1).into_bytes();
+        let Self { new, of, old: (len, seconds, nanoseconds), .. } = self;
+        let text = format!("{} {} {} {} {len} {seconds} {nanoseconds} ", new.0, new.1, of.0, of.1);
+        let mut text = text.into_bytes();
         text.extend(self.path.as_os_str().as_bytes());
         let noted = fsetxattr(&old.file, CONVERTED, &text, XattrFlags::empty()).map_err(std::io::Error::from);
         let synced = noted.and_then(|()| old.file.sync_all());
@@ -110,13 +122,18 @@ impl Successor {
     pub(super) fn of(old: &File) -> Option<Self> {
         let mut text = vec![0; 8192];
         let len = fgetxattr(old, CONVERTED, &mut text[..]).ok()?;
-        let mut words = text[..len].splitn(6, |&byte| byte == b' ');
+        let mut words = text[..len].splitn(8, |&byte| byte == b' ');
         let mut number = || std::str::from_utf8(words.next()?).ok()?.parse::<i128>().ok();
         let new = (u64::try_from(number()?).ok()?, u64::try_from(number()?).ok()?);
+        let of = (u64::try_from(number()?).ok()?, u64::try_from(number()?).ok()?);
+        let about = old.metadata().ok()?;
+        if of != (about.dev(), about.ino()) {
+            return None;
+        }
         let len = u64::try_from(number()?).ok()?;
         let old = (len, i64::try_from(number()?).ok()?, i64::try_from(number()?).ok()?);
         let path = OsString::from_vec(words.next()?.to_vec()).into();
-        Some(Self { path, new, old })
+        Some(Self { path, new, of, old })
     }
 
     /// The new file; nothing where it never took its place, or is not in this tree.

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use super::sync::sync_all_of;
 use super::tree::{PinnedEntry, TreeFolder};
 use super::{ProgressWatch, TreeKeys};
-use crate::Result;
 use crate::lock::{LockMode, RootLock};
 use crate::name::long;
+use crate::{Error, ErrorKind, Result};
 
 /// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +60,17 @@ pub(super) struct WalkEntry<'a> {
     /// The folder where the walk began, and the entry's lower path from there.
     pub(super) root: &'a TreeFolder,
     pub(super) inside: &'a Path,
+}
+
+impl WalkEntry<'_> {
+    /// Fails with `Busy` when the entry's name leads to another file by now.
+    pub(super) fn is_in_place(&self) -> Result<()> {
+        if self.folder.pin(self.name)?.inode() == self.entry.inode() {
+            return Ok(());
+        }
+        let context = "another file was put in its place meanwhile";
+        Err(Error::new(ErrorKind::Busy, context).in_file(self.lower))
+    }
 }
 
 /// The work on each entry.

@@ -5,10 +5,13 @@ use std::io::Write;
 use std::os::unix::fs::{lchown, symlink};
 use std::process::Stdio;
 
+use rustix::process::Signal;
+
 use crate::ecryptfs_mount::mounted::{Folder, unable, underseal, unmount_stale};
-use crate::support::mounts::skip;
-use crate::support::output;
+use crate::support::mounts::{Loop, cannot_mount, skip};
 use crate::support::tools::{PATIENCE, children, wait_until};
+use crate::support::volume::Volume;
+use crate::support::{Scratch, output, run, tool};
 
 /// The lower folder is replaced while the passphrase is asked for: by a tree that it opens.
 #[test]
@@ -80,4 +83,51 @@ fn no_mount_is_unmounted_through_a_link_of_another_user() {
         assert_eq!(fs::read(folder.at("file")).unwrap(), b"there", "{path} {lazy}");
     }
     mount.unmount();
+}
+
+#[test]
+fn a_mount_of_another_kind_is_left_alone() {
+    if unable("a_mount_of_another_kind_is_left_alone") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let volume = Volume::luks2(&scratch, "17M");
+    let file = scratch.file("mounted", b"");
+    let mut open = volume.command("open");
+    open.env("UNDERSEAL_RUNTIME_DIR", scratch.path("run")).args(["--daemon", "--fuse"]).arg(&file);
+    run(&mut open);
+    let refused = output(underseal().args(["ecryptfs", "umount"]).arg(&file));
+    let size = fs::metadata(&file).unwrap().len();
+    let mut close = underseal();
+    let closed = output(close.env("UNDERSEAL_RUNTIME_DIR", scratch.path("run")).args(["close", "image"]));
+    unmount_stale(&file);
+    assert!(!refused.status.success(), "{refused:?}");
+    assert_eq!(size, volume.size());
+    assert!(closed.status.success(), "{closed:?}");
+}
+
+/// A loop device on a file of the mount has the name of a header's file elsewhere.
+#[test]
+fn a_server_that_hangs_holds_no_command_on_a_file_of_the_same_name() {
+    let test = "a_server_that_hangs_holds_no_command_on_a_file_of_the_same_name";
+    if unable(test) {
+        return;
+    }
+    if let Some(reason) = cannot_mount() {
+        return skip(test, reason);
+    }
+    let folder = Folder::new();
+    let mount = folder.mount("");
+    fs::write(folder.at("image"), vec![0; 1 << 20]).unwrap();
+    let over = Loop::attach(&folder.at("image"), &[]);
+    let scratch = Scratch::new();
+    let volume = Volume::luks2(&scratch, "17M");
+    mount.signal(Signal::STOP);
+    let mut info = tool("timeout");
+    info.args(["--signal=KILL", "20", env!("CARGO_BIN_EXE_underseal"), "info"]).arg(&volume.image);
+    let told = output(&mut info);
+    mount.signal(Signal::CONT);
+    drop(over);
+    mount.unmount();
+    assert!(told.status.success(), "{told:?}");
 }

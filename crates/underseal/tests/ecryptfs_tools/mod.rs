@@ -6,6 +6,7 @@
 //!   access.rs     modes and access control lists of copies
 //!   archives.rs   tar archives go in, hostile ones nowhere else
 //!   long_names.rs names of 144 to 255 bytes: in, out, renamed, damaged
+//!   beside.rs     files that other programs change while a tool waits for them
 //!   convert.rs    headers moved by runs that are killed, and by two at a time
 //!   keys.rs       rewrap, add-key, remove-key, interrupted and repeated; passphrases' ways in;
 //!                 wrap and unwrap
@@ -19,6 +20,7 @@
 
 mod access;
 mod archives;
+mod beside;
 mod convert;
 mod holes;
 mod in_use;
