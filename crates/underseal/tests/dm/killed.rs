@@ -177,7 +177,7 @@ rm A.img B.img",
     }
 }
 
-/// A table that was loaded and is lost: whoever loaded it must not take it for live.
+/// A table that was loaded and is lost: its resume must not succeed.
 #[test]
 fn a_resume_after_the_loaded_table_was_lost_is_refused() {
     let Some(mapper) = Mapper::new() else { return };

@@ -67,8 +67,8 @@ pub(crate) fn fill_area(object: &Map<String, Value>, len: usize) -> Result<Vec<u
     Ok(area)
 }
 
-/// The character for byte 0. json-c takes any bytes in its strings: in memory, each byte that is not
-/// part of UTF-8 is one of 256 private characters, whose own bytes become such characters, too.
+/// The character for byte 0. json-c takes any bytes in its strings: in memory, each byte outside of
+/// UTF-8 is one of 256 private characters, whose own bytes become such characters, too.
 const RAW: u32 = 0x10_fe00;
 
 fn raw_byte(c: char) -> Option<u8> {
