@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use underseal_cipher::Key;
 
-use crate::host::{Host, Mark, Messaged, Names, Node, Served, Table, TableLoad};
+use crate::host::{Host, Messaged, Names, Node, Served, Table, TableLoad};
 use crate::records::Line;
 use crate::{DeviceNumber, Error, GrantedKeys, Result, Room};
 
@@ -157,7 +157,7 @@ impl Device {
             end_unused(&number.to_string(), loaded.served.clone());
         })?;
         if live.is_some() {
-            self.node.keep(Mark::Loaded, true).inspect_err(|_| {
+            self.node.keep_loaded(true).inspect_err(|_| {
                 end_unused(&number.to_string(), loaded.served.clone());
             })?;
         }
@@ -184,7 +184,7 @@ impl Device {
 
     /// Removes the mark of an inactive table that there is no more.
     fn unmark_loaded(&self) {
-        if let Err(e) = self.node.keep(Mark::Loaded, false) {
+        if let Err(e) = self.node.keep_loaded(false) {
             log::warn!("{}: {e}", self.number());
         }
     }
@@ -358,7 +358,7 @@ impl Device {
     /// thread waits for the last user yet: the caller starts one.
     pub(crate) fn defer(&self) -> Result<bool> {
         let _deferral = self.deferral();
-        self.node.keep(Mark::Deferred, true)?;
+        self.node.keep_deferred(true)?;
         let mut state = self.state();
         state.deferred = true;
         Ok(!std::mem::replace(&mut state.waited_for, true))
@@ -368,7 +368,7 @@ impl Device {
     pub(crate) fn cancel_deferred(&self) -> Result<()> {
         let _deferral = self.deferral();
         // The state is changed last: until then the device is removed at any time.
-        self.node.keep(Mark::Deferred, false)?;
+        self.node.keep_deferred(false)?;
         let was_deferred = {
             let mut state = self.state();
             if !state.ending {
@@ -377,7 +377,7 @@ impl Device {
             }
             state.deferred
         };
-        if was_deferred && let Err(e) = self.node.keep(Mark::Deferred, true) {
+        if was_deferred && let Err(e) = self.node.keep_deferred(true) {
             log::debug!("{}: {e}", self.number());
         }
         Err(Error::new(Errno::BUSY, "the device is being removed"))
@@ -397,7 +397,7 @@ impl Device {
         let mut state = self.state();
         (state.deferred, state.waited_for) = (false, false);
         drop(state);
-        if let Err(e) = self.node.keep(Mark::Deferred, false) {
+        if let Err(e) = self.node.keep_deferred(false) {
             log::warn!("{}: {e}", self.number());
         }
     }

@@ -159,15 +159,6 @@ pub struct Names<'n> {
     pub uuid: &'n str,
 }
 
-/// A fact about a device that outlives the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mark {
-    /// The device is removed after its last close.
-    Deferred,
-    /// The device has an inactive table, which does not outlive the server.
-    Loaded,
-}
-
 /// Creates block devices.
 pub trait Nodes: Send + Sync {
     /// Creates a device, with the minor number if given.
@@ -232,11 +223,20 @@ pub trait Node: Send + Sync {
         Ok(())
     }
 
-    /// Stores a fact about the device for a later server, or removes it.
+    /// Stores for a later server whether the device is removed after its last close.
     ///
     /// # Errors
     /// `ENOSPC` and other write errors.
-    fn keep(&self, _mark: Mark, _is_so: bool) -> Result<()> {
+    fn keep_deferred(&self, _deferred: bool) -> Result<()> {
+        Ok(())
+    }
+
+    /// Stores for a later server whether the device has an inactive table, which that server will
+    /// not have.
+    ///
+    /// # Errors
+    /// `ENOSPC` and other write errors.
+    fn keep_loaded(&self, _loaded: bool) -> Result<()> {
         Ok(())
     }
 

@@ -43,7 +43,7 @@ pub mod supervised;
 mod targets;
 
 pub use error::{Error, Result};
-pub use host::{Given, Host, Mark, Messaged, Names, Node, Nodes, Room, Served, Table, TableLoad};
+pub use host::{Given, Host, Messaged, Names, Node, Nodes, Room, Served, Table, TableLoad};
 pub use keys::GrantedKeys;
 pub use loops::{Attachment, LeftNode, LoopNodes, LoopStep, LoopWork, LoopWorker, OWNER};
 pub use mapper::{Caller, Command, Mapper};

@@ -27,7 +27,7 @@ pub use self::left::LeftNode;
 use self::requests::{CTL_ADD, ioctl};
 pub use self::work::{Attachment, LoopStep, LoopWork, LoopWorker};
 use crate::holders::{self, Holders};
-use crate::host::{Mark, Names, Node, Nodes};
+use crate::host::{Names, Node, Nodes};
 use crate::links::{Links, properties};
 use crate::node_name::free_name;
 use crate::opens::{loops_over, programs};
@@ -47,6 +47,10 @@ const MOST: u32 = 1 << 16;
 const BY_ID: &str = "/dev/disk/by-id";
 /// The name of a device's file in its folder.
 const FILE: &str = "volume";
+/// The file of a device that is removed after its last close.
+const DEFERRED: &str = "deferred";
+/// The file of a device with an inactive table.
+const LOADED: &str = "loaded";
 /// The file beside it with the turn of the table server that has it.
 pub const OWNER: &str = "owner";
 /// The number of attempts for one device.
@@ -216,18 +220,14 @@ impl Node for LoopNode {
         self.prepare_names(name, uuid).and_then(|()| self.keep_prepared()).map_err(self.failed(UNKEPT))
     }
 
-    fn keep(&self, mark: Mark, is_so: bool) -> Result<()> {
-        let path = self.folder.join(mark_file(mark));
-        let contents = match mark {
-            Mark::Deferred => Vec::new(),
-            // Another table server has had the file since when the turn is another one.
-            Mark::Loaded => fs::read(self.folder.join(OWNER)).unwrap_or_default(),
-        };
-        let kept = if is_so { fs::write(&path, contents) } else { fs::remove_file(&path) };
-        match kept {
-            Err(e) if !is_so && e.kind() == io::ErrorKind::NotFound => Ok(()),
-            kept => kept.map_err(self.failed("its state cannot be kept")),
-        }
+    fn keep_deferred(&self, deferred: bool) -> Result<()> {
+        self.keep(DEFERRED, deferred.then(Vec::new))
+    }
+
+    fn keep_loaded(&self, loaded: bool) -> Result<()> {
+        // When the turn is another one, another table server has had the file since.
+        let turn = || fs::read(self.folder.join(OWNER)).unwrap_or_default();
+        self.keep(LOADED, loaded.then(turn))
     }
 
     fn name(&self, Names { name, uuid }: Names<'_>, before: Option<Names<'_>>) -> Result<()> {
@@ -280,6 +280,19 @@ impl LoopNode {
         let waits = !matches!(step, LoopStep::Look | LoopStep::Sync | LoopStep::Follow(_));
         let (folder, family) = (self.folder.clone(), if waits { self.family.pids() } else { Vec::new() });
         self.worker.take(LoopWork { number: self.number, dev: self.dev, folder, family, step })
+    }
+
+    /// Writes a file of the folder, or removes it.
+    fn keep(&self, file: &str, contents: Option<Vec<u8>>) -> Result<()> {
+        let path = self.folder.join(file);
+        let kept = match contents {
+            Some(contents) => fs::write(&path, contents),
+            None => fs::remove_file(&path).or_else(|e| match e.kind() {
+                io::ErrorKind::NotFound => Ok(()),
+                _ => Err(e),
+            }),
+        };
+        kept.map_err(self.failed("its state cannot be kept"))
     }
 
     pub(crate) fn lies(&self, how: Option<Attachment>) {
@@ -392,14 +405,6 @@ fn device_of(number: u32) -> Result<DeviceNumber> {
     let path = format!("/sys/block/loop{number}/dev");
     let text = fs::read_to_string(&path).map_err(|e| Error::system(&path, &e))?;
     text.trim().parse().map_err(|_| Error::new(Errno::IO, format!("{path} is no device's number")))
-}
-
-/// The file that a device has while this is so.
-fn mark_file(mark: Mark) -> &'static str {
-    match mark {
-        Mark::Deferred => "deferred",
-        Mark::Loaded => "loaded",
-    }
 }
 
 const CONTROL: &str = "/dev/loop-control";

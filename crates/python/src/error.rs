@@ -53,7 +53,7 @@ pub(crate) fn keep(raised: PyErr) {
 /// Calls the facade. An exception that a file object raised meanwhile comes before the result, also
 /// where the facade went on without what the object had refused.
 pub(crate) fn outcome<T>(call: impl FnOnce() -> Result<T, Error>) -> PyResult<T> {
-    // One of a call that has no result, as the end of an image.
+    // A call that has no result, as the end of an image, may have kept an exception.
     RAISED.set(None);
     let done = call();
     RAISED.take().map_or_else(|| done.map_err(|e| exception(&e)), Err)

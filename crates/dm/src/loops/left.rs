@@ -4,9 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::work::{Binding, binding, is_taken};
-use super::{LoopNode, LoopNodes, NAMES, OWNER, device_of, mark_file};
+use super::{DEFERRED, LOADED, LoopNode, LoopNodes, NAMES, OWNER, device_of};
 use crate::Result;
-use crate::host::{Mark, Names, Node};
+use crate::host::{Names, Node};
 
 /// A device of a killed server.
 pub struct LeftNode {
@@ -77,8 +77,8 @@ impl LoopNodes {
             }
             _ => Found::Part,
         };
-        let is_deferred = folder.join(mark_file(Mark::Deferred)).exists();
-        let loaded = fs::read(folder.join(mark_file(Mark::Loaded)));
+        let is_deferred = folder.join(DEFERRED).exists();
+        let loaded = fs::read(folder.join(LOADED));
         let was_loaded = loaded.is_ok_and(|turn| turn == fs::read(folder.join(OWNER)).unwrap_or_default());
         Some(LeftNode { node, name: name.into(), uuid: uuid.into(), is_deferred, was_loaded, found })
     }

@@ -22,8 +22,7 @@ use super::requests::{
     CLR_FD, CTL_REMOVE, DIRECT_IO, LoopConfig, LoopInfo, NAME, READ_ONLY, SET_BLOCK_SIZE, SET_CAPACITY,
     configure, ioctl, set_status,
 };
-use super::{FILE, NAMES, UDEV, control, mark_file};
-use crate::host::Mark;
+use super::{DEFERRED, FILE, LOADED, NAMES, UDEV, control};
 use crate::opens::{is_claimed, opens};
 use crate::{DeviceNumber, Error, Family, Result, Room};
 
@@ -293,7 +292,7 @@ impl LoopWork {
         };
         // A server that was killed has left its mount.
         self.clear();
-        for file in [NAMES, UDEV, mark_file(Mark::Deferred), mark_file(Mark::Loaded)] {
+        for file in [NAMES, UDEV, DEFERRED, LOADED] {
             let _ = fs::remove_file(self.folder.join(file));
         }
         // Files of a table's server lie beside it, and go too, unless a server is still there.

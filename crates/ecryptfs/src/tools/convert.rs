@@ -158,8 +158,8 @@ impl Convert {
     }
 }
 
-/// Whether a file's attributes or its number of names have changed. A file that is locked changes in
-/// no other way.
+/// Whether a file's attributes or its number of names have changed. A file that is locked changes
+/// in no other way.
 fn is_changed(before: &Metadata, now: &Metadata) -> bool {
     let of = |about: &Metadata| (about.ctime(), about.ctime_nsec());
     of(before) != of(now)

@@ -29,19 +29,19 @@ pub(super) struct Queues {
     said: Vec<Receiver<Result<()>>>,
     end: Arc<End>,
     lets_go: Arc<AtomicBool>,
-    gate: Arc<Gate>,
+    gate: Arc<RequestGate>,
 }
 
 /// Keeps requests of the driver waiting in threads that have begun. Linux from 6.15 on hands out
 /// the requests of a recovered device once all queues fetch, before the recovery ends.
 #[derive(Default)]
-pub(super) struct Gate {
+pub(super) struct RequestGate {
     is_open: AtomicBool,
     /// The number of threads that have seen it open.
     passed: AtomicUsize,
 }
 
-impl Gate {
+impl RequestGate {
     pub(super) fn is_open(&self) -> bool {
         self.is_open.load(Ordering::SeqCst)
     }

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use underseal_datapath::{Completion, Mapping, Queue, QueueOptions, Request as Job, ZoneAction};
 
 use super::character;
-use super::queues::Gate;
+use super::queues::RequestGate;
 use super::request::Request;
 use super::zones::Pointers;
 use crate::errno::errno;
@@ -38,7 +38,7 @@ pub(super) struct Part {
     /// Set when the worker is to end, and to leave unanswered requests to the next server.
     pub(super) lets_go: Arc<AtomicBool>,
     /// Closed while requests are not to be served.
-    pub(super) gate: Arc<Gate>,
+    pub(super) gate: Arc<RequestGate>,
 }
 
 impl Part {
@@ -66,8 +66,8 @@ pub(super) struct Worker {
     /// The write pointers of zones.
     pointers: Pointers,
     lets_go: Arc<AtomicBool>,
-    /// None once this worker has seen it open.
-    gate: Option<Arc<Gate>>,
+    /// The gate until this worker has seen it open.
+    gate: Option<Arc<RequestGate>>,
     /// The tags of requests that arrived before.
     held: VecDeque<u16>,
 }

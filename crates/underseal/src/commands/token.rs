@@ -161,7 +161,7 @@ fn import(args: &TokenImportArgs, quiet: bool) -> Result<()> {
     let (on, mut header) = open(&args.of, false)?;
     let text = secret_file(&args.json_file, 0, None)?;
     let mut token = token_from_json(text.as_bytes()).map_err(|e| e.in_file(&args.json_file))?;
-    // One change of the header: a refusal leaves no token behind, and takes none away.
+    // The header is changed once: a refusal leaves no token behind, and takes none away.
     if let (Some(slot), Some(Value::Array(slots))) = (args.key_slot, token.get_mut("keyslots")) {
         let slot = Value::from(slot.to_string());
         if !slots.contains(&slot) {
