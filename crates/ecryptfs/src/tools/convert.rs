@@ -218,7 +218,7 @@ impl<'f> Temporary<'f> {
     /// Replaces the entry, if the entry is still the file that was read.
     fn replace(mut self) -> Result<()> {
         let WalkEntry { folder, name, lower, .. } = self.found;
-        self.found.is_in_place()?;
+        self.found.leads_to(self.found.entry.inode())?;
         let renamed = folder.rename(&self.name, name, RenameFlags::empty());
         renamed.map_err(|e| Error::io(lower, "cannot be replaced", e))?;
         self.placed = true;

@@ -3,7 +3,7 @@
 use std::fs::{File, FileTimes, Metadata};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{OFlags, XattrFlags, fgetxattr, fsetxattr};
@@ -54,7 +54,9 @@ impl LowerFile {
         let entry = found.entry;
         let file = entry.open(writable)?;
         lock_for_tool(&file, LockMode::Alone).map_err(|e| e.in_file(entry.path()))?;
-        found.is_in_place()?;
+        // overlayfs copies a file that is opened for writing: the copy is another file.
+        let about = file.metadata().map_err(|e| Error::io(entry.path(), "cannot be looked at", e))?;
+        found.leads_to((about.dev(), about.ino()))?;
         Self::of(entry.path(), file)
     }
 

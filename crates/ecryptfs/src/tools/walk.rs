@@ -63,9 +63,9 @@ pub(super) struct WalkEntry<'a> {
 }
 
 impl WalkEntry<'_> {
-    /// Fails with `Busy` when the entry's name leads to another file by now.
-    pub(super) fn is_in_place(&self) -> Result<()> {
-        if self.folder.pin(self.name)?.inode() == self.entry.inode() {
+    /// Fails with `Busy` when the entry's name leads to another file than this one by now.
+    pub(super) fn leads_to(&self, file: (u64, u64)) -> Result<()> {
+        if self.folder.pin(self.name)?.inode() == file {
             return Ok(());
         }
         let context = "another file was put in its place meanwhile";
