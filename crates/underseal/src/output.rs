@@ -9,9 +9,14 @@ use crate::exit::Exit;
 
 /// Writes the whole text to stdout. Fails with `Failed`, also for a closed pipe.
 pub(crate) fn print(text: &str) -> Result<()> {
+    print_bytes(text.as_bytes())
+}
+
+/// Like [`print`], for text of any encoding.
+pub(crate) fn print_bytes(text: &[u8]) -> Result<()> {
     let mut stdout = io::stdout().lock();
     stdout
-        .write_all(text.as_bytes())
+        .write_all(text)
         .and_then(|()| stdout.flush())
         .map_err(|e| Error::new(Exit::Failed, "cannot write to stdout").because(&e))
 }

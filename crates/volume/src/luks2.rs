@@ -34,6 +34,7 @@ use uuid::Uuid;
 
 pub(crate) use binary::{HeaderCopy, LEN as BINARY_LEN, SECOND_MAGIC, SIZES as SECOND_PLACES};
 pub(crate) use format::{data_begins, format};
+pub use json::json_bytes;
 pub use reencrypt::{
     BeginOptions, DecryptOptions, EncryptOptions, Ledger, NewKey, NewVolume, OverwrittenStart, Passphrase,
     ResumeOptions, Stage, Status, UnfinishedStart,

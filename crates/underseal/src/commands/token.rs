@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::Value;
 use underseal_tokens::Kind;
-use underseal_volume::luks2::{self, NewToken, token_from_json};
+use underseal_volume::luks2::{self, NewToken, json_bytes, token_from_json};
 use underseal_volume::{Header, Pinned};
 
 use self::enroll::EnrollArgs;
@@ -16,7 +16,7 @@ use crate::cli::HeaderPathArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::open_header;
-use crate::output::{json, print, print_json};
+use crate::output::{json, print, print_bytes, print_json};
 use crate::passphrase::secret_file;
 use crate::reencryption::Bytes;
 
@@ -190,7 +190,8 @@ pub(crate) struct TokenExportArgs {
 
 fn export(args: &TokenExportArgs) -> Result<()> {
     let (_, header) = open(&args.of, true)?;
-    print(&json(header.token(args.token_id).map_err(|e| e.in_file(args.of.path()))?)?)
+    let token = header.token(args.token_id).map_err(|e| e.in_file(args.of.path()))?;
+    print_bytes(&json_bytes(&json(token)?))
 }
 
 /// Removes a token; its keyslots stay

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
-use underseal_volume::luks2::NewToken;
+use underseal_volume::luks2::{NewToken, json_bytes};
 use underseal_volume::{Header, luks2};
 
 use super::Words;
@@ -16,7 +16,7 @@ use super::failure::{Failure, Result};
 use super::look::find;
 use crate::error::Error;
 use crate::lower::open_header;
-use crate::output::print;
+use crate::output::print_bytes;
 
 pub(super) fn run(args: &Args, words: &Words<'_>) -> Result<()> {
     let action = words.need(0, "an action and a device")?.to_string_lossy().into_owned();
@@ -67,10 +67,10 @@ fn add(args: &Args, device: &Path, mut header: luks2::Header) -> Result<()> {
 }
 
 fn export(args: &Args, token: &Map<String, Value>) -> Result<()> {
-    let text = serde_json::to_string(token).map_err(|e| Failure::wrong(&e.to_string()))?;
-    let Some(path) = &args.json_file else { return Ok(print(&text)?) };
+    let text = json_bytes(&serde_json::to_string(token).map_err(|e| Failure::wrong(&e.to_string()))?);
+    let Some(path) = &args.json_file else { return Ok(print_bytes(&text)?) };
     // As in cryptsetup, an existing file is overwritten.
     let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
-    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    let written = file.and_then(|mut file| file.write_all(&text));
     written.map_err(|e| Failure::wrong(&format!("{}: {e}", path.display())))
 }

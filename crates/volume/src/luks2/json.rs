@@ -58,7 +58,7 @@ pub(crate) fn parse(text: &[u8], repeats: Repeats) -> Result<Map<String, Value>>
 pub(crate) fn fill_area(object: &Map<String, Value>, len: usize) -> Result<Vec<u8>> {
     // Maps with string keys can always be serialized.
     let text = serde_json::to_string(object).expect("JSON made of JSON values");
-    let mut area = unescaped(&text);
+    let mut area = json_bytes(&text);
     if area.len() >= len {
         let context = format!("metadata of {} bytes does not fit its area of {len}", area.len());
         return Err(Error::new(ErrorKind::BadOption, context));
@@ -90,7 +90,9 @@ fn escaped(text: &[u8]) -> String {
     out
 }
 
-fn unescaped(text: &str) -> Vec<u8> {
+/// Returns the bytes of JSON text that was made of a header's parts. Bytes outside of UTF-8, which a
+/// header may have in its strings, are as there.
+pub fn json_bytes(text: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     for c in text.chars() {
         match raw_byte(c) {
