@@ -90,8 +90,8 @@ fn escaped(text: &[u8]) -> String {
     out
 }
 
-/// Returns the bytes of JSON text that was made of a header's parts. Bytes outside of UTF-8, which a
-/// header may have in its strings, are as there.
+/// Returns the bytes of JSON text that was made of a header's parts. Bytes outside of UTF-8 are as
+/// they are in the header.
 pub fn json_bytes(text: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     for c in text.chars() {
