@@ -7,6 +7,7 @@ import glob
 import io
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -38,16 +39,23 @@ def refusals(*calls):
 class Forks(Case):
     @contextlib.contextmanager
     def server(self, image):
-        socket = os.path.join(self.folder, "nbd")
-        server = subprocess.Popen(["qemu-nbd", "--socket", socket, "--persistent", "--shared=8", "-f", "raw", image])
+        address = os.path.join(self.folder, "nbd")
+        server = subprocess.Popen(["qemu-nbd", "--socket", address, "--persistent", "--shared=8", "-f", "raw", image])
         try:
-            while not os.path.exists(socket):
+            while not self.accepts(address):
                 self.assertIsNone(server.poll())
                 time.sleep(0.05)
-            yield "nbd+unix:///?socket=" + socket
+            yield "nbd+unix:///?socket=" + address
         finally:
-            server.terminate()
+            # qemu-nbd may lose a SIGTERM as it begins.
+            server.kill()
             server.wait()
+
+    @staticmethod
+    def accepts(path):
+        """Whether a server listens: its socket's name is there a moment before."""
+        with socket.socket(socket.AF_UNIX) as client:
+            return client.connect_ex(path) == 0
 
     def test_a_child_discards_nothing(self):
         with underseal.open(self.image(), passphrase="secret", writable=True, allow_discards=True) as volume:
