@@ -67,14 +67,19 @@ pub(crate) fn fill_area(object: &Map<String, Value>, len: usize) -> Result<Vec<u
     Ok(area)
 }
 
-/// The character for byte 0. json-c takes any bytes in its strings: in memory, each byte outside of
-/// UTF-8 is one of 256 private characters, whose own bytes become such characters, too.
+/// The first of 256 private characters, of which the upper half stand for bytes. json-c takes any
+/// bytes in its strings: in memory, each byte outside of UTF-8 is such a character, and so is each
+/// byte of such a character itself. None of them is ASCII, which all of JSON's own marks are: what
+/// stands in a string, also as an escape, stays in it.
 const RAW: u32 = 0x10_fe00;
 
+/// Returns the byte that a character stands for, if it stands for one.
 fn raw_byte(c: char) -> Option<u8> {
-    u32::from(c).checked_sub(RAW).and_then(|byte| byte.try_into().ok())
+    let byte = u32::from(c).checked_sub(RAW).and_then(|byte| u8::try_from(byte).ok());
+    byte.filter(|byte| !byte.is_ascii())
 }
 
+/// Returns text with characters for its bytes outside of UTF-8.
 fn escaped(text: &[u8]) -> String {
     let mut out = String::with_capacity(text.len());
     let raw = |byte: &u8| char::from_u32(RAW + u32::from(*byte));
@@ -212,6 +217,15 @@ mod tests {
             let back = fill_area(&object, text.len() + 16).unwrap();
             assert_eq!(back, [text, &[0; 16]].concat());
         }
+    }
+
+    /// The escape is the character that would be a quote if it stood for a byte.
+    #[test]
+    fn no_character_leaves_its_string() {
+        let text = r#"{"a":"\udbff\ude22,\udbff\ude22b\udbff\ude22:\udbff\ude5c"}"#;
+        let object = parse_area(&area(text)).unwrap();
+        let back = fill_area(&object, 4096).unwrap();
+        assert_eq!(parse_area(&back).unwrap(), object);
     }
 
     #[test]
