@@ -48,7 +48,6 @@ mod lock;
 mod loops;
 mod losses;
 mod mailbox;
-mod mount_table;
 pub mod nbd;
 mod ram;
 pub mod rbd;
@@ -80,7 +79,6 @@ pub use loops::{
     FileId, LoopFile, LoopOver, file_below_loop, lock_loop_file, loop_file_id, loop_over, release_loop,
 };
 pub use mailbox::Mailbox;
-pub use mount_table::{MOUNT_SOURCE, MountEntry};
 pub use nbd::NbdDevice;
 pub use ram::RamDevice;
 pub use rbd::RbdDevice;
@@ -90,6 +88,7 @@ pub use ring::{LongCommand, LowerToken, Ring, RingCompletion, RingToken, restric
 pub use runtime::RuntimeDirectory;
 pub use signal::Signal;
 pub use stripe::StripeDevice;
+pub use underseal_named_file::{MOUNT_SOURCE, MountEntry};
 pub use update_lock::{UpdateGuard, UpdateLock};
 pub use wakeup::Wakeup;
 pub use window::WindowDevice;

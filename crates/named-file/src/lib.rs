@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod loops;
+mod mount_table;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -24,6 +25,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, stat
 use rustix::io::Errno;
 
 pub use loops::{backing_file, backing_file_in, backing_range};
+pub use mount_table::{MOUNT_SOURCE, MountEntry};
 
 /// The name that an open file had when it was opened.
 #[derive(Debug)]

@@ -5,7 +5,6 @@
 //! the bottom first, then those of devices by their numbers. A sandboxed server sees no other names
 //! and takes its own lock only; the programs beside it take that one, too.
 
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -13,7 +12,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Dev, Mode, OFlags, makedev};
-use underseal_named_file::{backing_file, backing_range};
+use underseal_named_file::{MountEntry, backing_file, backing_range};
 
 /// The most loop devices on each other that are followed. The kernel refuses a circle.
 const DEEPEST: usize = 8;
@@ -134,46 +133,16 @@ fn is_file(path: &Path, named: &Path, id: Option<(u64, u64)>) -> bool {
         && fs::metadata(path).is_ok_and(|of| Some((of.dev(), of.ino())) == id)
 }
 
+/// The beginnings of the types of file systems that another program or machine serves.
+const SERVED: [&str; 8] = ["fuse", "nfs", "cifs", "smb3", "9p", "ceph", "afs", "virtiofs"];
+
 /// Whether a path leads into a mount whose server may not answer, and where the file with these
 /// numbers is not.
 fn is_elsewhere(path: &Path, id: Option<(u64, u64)>) -> bool {
-    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let mut over: Option<(usize, bool)> = None;
-    for line in table.split(|&byte| byte == b'\n') {
-        let mut fields = line.split(|&byte| byte == b' ');
-        let (device, Some(point)) = (fields.nth(2), fields.nth(1)) else { continue };
-        let point = unescaped(point);
-        if !path.starts_with(Path::new(OsStr::from_bytes(&point))) {
-            continue;
-        }
-        let kind = fields.skip_while(|field| *field != b"-").nth(1).unwrap_or_default();
-        let is_served = SERVED.iter().any(|served| kind.starts_with(served));
-        let number = device.and_then(|device| std::str::from_utf8(device).ok()?.split_once(':'));
-        let number =
-            number.and_then(|(major, minor)| Some(makedev(major.parse().ok()?, minor.parse().ok()?)));
-        let is_other = is_served && number != id.map(|(dev, _)| dev);
-        // Of mounts on one point the last covers the others.
-        if over.is_none_or(|(length, _)| point.len() >= length) {
-            over = Some((point.len(), is_other));
-        }
-    }
-    over.is_some_and(|(_, is_other)| is_other)
-}
-
-/// The beginnings of the types of file systems that another program or machine serves.
-const SERVED: [&[u8]; 8] = [b"fuse", b"nfs", b"cifs", b"smb3", b"9p", b"ceph", b"afs", b"virtiofs"];
-
-/// A path in the mount table without its escapes: a backslash and three octal digits.
-fn unescaped(field: &[u8]) -> Vec<u8> {
-    let mut path = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&byte, after)) = rest.split_first() {
-        let digits = after.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
-        let code = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()).filter(|_| byte == b'\\');
-        path.push(code.unwrap_or(byte));
-        rest = if code.is_some() { &after[3..] } else { after };
-    }
-    path
+    let Ok(Some(mount)) = MountEntry::over(path) else { return false };
+    let (major, minor) = mount.filesystem;
+    SERVED.iter().any(|served| mount.kind.starts_with(served))
+        && id.is_none_or(|(dev, _)| dev != makedev(major, minor))
 }
 
 /// Opens a regular file for its lock, if this user may read it.
@@ -191,13 +160,8 @@ fn open_file(path: &Path) -> Option<File> {
 
 /// Whether a path is the mount point of a FUSE server, which may not answer.
 fn is_served(path: &Path) -> bool {
-    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
-    table.split(|&byte| byte == b'\n').any(|line| {
-        let mut fields = line.split(|&byte| byte == b' ');
-        let is_here = fields.nth(4) == Some(path.as_os_str().as_bytes());
-        let kind = fields.skip_while(|field| *field != b"-").nth(1);
-        is_here && kind.is_some_and(|kind| kind.starts_with(b"fuse"))
-    })
+    let mount = MountEntry::over(path);
+    mount.is_ok_and(|mount| mount.is_some_and(|mount| mount.point == path && mount.kind.starts_with("fuse")))
 }
 
 #[cfg(test)]
