@@ -45,7 +45,7 @@ mod targets;
 pub use error::{Error, Result};
 pub use host::{Given, Host, Messaged, Names, Node, Nodes, Room, Served, Table, TableLoad};
 pub use keys::GrantedKeys;
-pub use loops::{Attachment, LeftNode, LoopNodes, LoopStep, LoopWork, LoopWorker, OWNER};
+pub use loops::{Attachment, LeftNode, LoopNodes, LoopStep, LoopWork, LoopWorker, OWNER_FILE};
 pub use mapper::{Caller, Command, Mapper};
 pub use number::DeviceNumber;
 pub use opens::{Family, openers};

@@ -51,8 +51,8 @@ const FILE: &str = "volume";
 const DEFERRED: &str = "deferred";
 /// The file of a device with an inactive table.
 const LOADED: &str = "loaded";
-/// The file beside it with the turn of the table server that has it.
-pub const OWNER: &str = "owner";
+/// The file with the turn of the table server that has the device's file.
+pub const OWNER_FILE: &str = "owner";
 /// The number of attempts for one device.
 const TRIES: u32 = 16;
 
@@ -226,7 +226,7 @@ impl Node for LoopNode {
 
     fn keep_loaded(&self, loaded: bool) -> Result<()> {
         // When the turn is another one, another table server has had the file since.
-        let turn = || fs::read(self.folder.join(OWNER)).unwrap_or_default();
+        let turn = || fs::read(self.folder.join(OWNER_FILE)).unwrap_or_default();
         self.keep(LOADED, loaded.then(turn))
     }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::work::{Binding, binding, is_taken};
-use super::{DEFERRED, LOADED, LoopNode, LoopNodes, NAMES, OWNER, device_of};
+use super::{DEFERRED, LOADED, LoopNode, LoopNodes, NAMES, OWNER_FILE, device_of};
 use crate::Result;
 use crate::host::{Names, Node};
 
@@ -79,7 +79,8 @@ impl LoopNodes {
         };
         let is_deferred = folder.join(DEFERRED).exists();
         let loaded = fs::read(folder.join(LOADED));
-        let was_loaded = loaded.is_ok_and(|turn| turn == fs::read(folder.join(OWNER)).unwrap_or_default());
+        let was_loaded =
+            loaded.is_ok_and(|turn| turn == fs::read(folder.join(OWNER_FILE)).unwrap_or_default());
         Some(LeftNode { node, name: name.into(), uuid: uuid.into(), is_deferred, was_loaded, found })
     }
 }

@@ -18,7 +18,7 @@ use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::{Errno, retry_on_intr};
-use underseal_dm::OWNER;
+use underseal_dm::OWNER_FILE;
 
 /// The other file beside the table's.
 const ALIVE: &str = "alive";
@@ -60,7 +60,7 @@ impl Owner {
             how.read(true).write(true).create(true).truncate(false).mode(0o600);
             how.open(file.with_file_name(name))
         };
-        let (owner, alive) = (open(OWNER)?, open(ALIVE)?);
+        let (owner, alive) = (open(OWNER_FILE)?, open(ALIVE)?);
         // Only a back end locks this exclusively, for a moment, to find out whether a server lives.
         retry_on_intr(|| flock(&alive, FlockOperation::LockShared))?;
         Ok(Self { owner, _alive: alive, turn, owns: false })
