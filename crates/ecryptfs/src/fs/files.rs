@@ -22,21 +22,22 @@ impl Fs {
         if let Some(file) = slot.open.upgrade() {
             if write {
                 file.make_writable(&path).map_err(|e| self.tell(node, "open", &e))?;
-                // A tool may have replaced it between the two locks.
-                if fstat(file.as_fd())?.st_nlink == 0 && self.nodes.was_replaced(node) {
-                    return Err(Errno::STALE);
-                }
+                self.refuse_replaced(node, &file)?;
             }
             return Ok(file);
         }
         let opened = OpenFile::open(&self.view, &path, write, &slot.closing);
         let file = Arc::new(opened.map_err(|e| self.tell(node, "open", &e))?);
-        if fstat(file.as_fd())?.st_nlink == 0 && self.nodes.was_replaced(node) {
-            // The kernel looks its name up again.
-            return Err(Errno::STALE);
-        }
+        self.refuse_replaced(node, &file)?;
         slot.set_open(&file);
         Ok(file)
+    }
+
+    /// Fails with `ESTALE` for a lower file that another one has replaced, perhaps while its lock
+    /// was taken: the kernel looks its name up again.
+    fn refuse_replaced(&self, node: &FileNode, file: &OpenFile) -> Answer<()> {
+        let is_removed = fstat(file.as_fd())?.st_nlink == 0;
+        if is_removed && self.nodes.was_replaced(node) { Err(Errno::STALE) } else { Ok(()) }
     }
 
     /// Opens a file for the kernel: its handle, and what the kernel may do with it; nothing where a

@@ -93,8 +93,8 @@ pub(super) struct Successor {
     path: PathBuf,
     /// The new file's device and inode number.
     new: (u64, u64),
-    /// The old file's: a copy of it has a copy of the mark.
-    of: (u64, u64),
+    /// The old file's device and inode number: a copy of it has a copy of the mark.
+    old_inode: (u64, u64),
     /// The old one's length and last change.
     old: (u64, i64, i64),
 }
@@ -103,14 +103,15 @@ impl Successor {
     /// The file `to`, which is about to take the place of what was found.
     pub(super) fn new(found: &WalkEntry<'_>, old: &Metadata, to: &File) -> Result<Self> {
         let new = to.metadata().map_err(|e| Error::io(found.lower, "cannot be looked at", e))?;
-        let (new, of) = ((new.dev(), new.ino()), (old.dev(), old.ino()));
-        Ok(Self { path: found.inside.into(), new, of, old: state(old) })
+        let (new, old_inode) = ((new.dev(), new.ino()), (old.dev(), old.ino()));
+        Ok(Self { path: found.inside.into(), new, old_inode, old: state(old) })
     }
 
     /// Writes it down on the old file.
     pub(super) fn note(&self, old: &LowerFile) -> Result<()> {
-        let Self { new, of, old: (len, seconds, nanoseconds), .. } = self;
-        let text = format!("{} {} {} {} {len} {seconds} {nanoseconds} ", new.0, new.1, of.0, of.1);
+        let Self { new, old_inode, old: (len, seconds, nanoseconds), .. } = self;
+        let text =
+            format!("{} {} {} {} {len} {seconds} {nanoseconds} ", new.0, new.1, old_inode.0, old_inode.1);
         let mut text = text.into_bytes();
         text.extend(self.path.as_os_str().as_bytes());
         let noted = fsetxattr(&old.file, CONVERTED, &text, XattrFlags::empty()).map_err(std::io::Error::from);
@@ -125,15 +126,15 @@ impl Successor {
         let mut words = text[..len].splitn(8, |&byte| byte == b' ');
         let mut number = || std::str::from_utf8(words.next()?).ok()?.parse::<i128>().ok();
         let new = (u64::try_from(number()?).ok()?, u64::try_from(number()?).ok()?);
-        let of = (u64::try_from(number()?).ok()?, u64::try_from(number()?).ok()?);
+        let old_inode = (u64::try_from(number()?).ok()?, u64::try_from(number()?).ok()?);
         let about = old.metadata().ok()?;
-        if of != (about.dev(), about.ino()) {
+        if old_inode != (about.dev(), about.ino()) {
             return None;
         }
         let len = u64::try_from(number()?).ok()?;
         let old = (len, i64::try_from(number()?).ok()?, i64::try_from(number()?).ok()?);
         let path = OsString::from_vec(words.next()?.to_vec()).into();
-        Some(Self { path, new, of, old })
+        Some(Self { path, new, old_inode, old })
     }
 
     /// The new file; nothing where it never took its place, or is not in this tree.
