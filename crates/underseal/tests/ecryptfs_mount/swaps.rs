@@ -8,10 +8,11 @@ use std::process::Stdio;
 use rustix::process::Signal;
 
 use crate::ecryptfs_mount::mounted::{Folder, unable, underseal, unmount_stale};
+use crate::fuse::mounted::Mounted;
 use crate::support::mounts::{Loop, cannot_mount, skip};
 use crate::support::tools::{PATIENCE, children, wait_until};
 use crate::support::volume::Volume;
-use crate::support::{Scratch, output, run, tool};
+use crate::support::{Scratch, output, tool};
 
 /// The lower folder is replaced while the passphrase is asked for: by a tree that it opens.
 #[test]
@@ -92,18 +93,12 @@ fn a_mount_of_another_kind_is_left_alone() {
     }
     let scratch = Scratch::new();
     let volume = Volume::luks2(&scratch, "17M");
-    let file = scratch.file("mounted", b"");
-    let mut open = volume.command("open");
-    open.env("UNDERSEAL_RUNTIME_DIR", scratch.path("run")).args(["--daemon", "--fuse"]).arg(&file);
-    run(&mut open);
-    let refused = output(underseal().args(["ecryptfs", "umount"]).arg(&file));
-    let size = fs::metadata(&file).unwrap().len();
-    let mut close = underseal();
-    let closed = output(close.env("UNDERSEAL_RUNTIME_DIR", scratch.path("run")).args(["close", "image"]));
-    unmount_stale(&file);
+    let size = volume.size();
+    let mount = Mounted::start(&scratch, &volume, &[]);
+    let refused = output(underseal().args(["ecryptfs", "umount"]).arg(mount.path()));
     assert!(!refused.status.success(), "{refused:?}");
-    assert_eq!(size, volume.size());
-    assert!(closed.status.success(), "{closed:?}");
+    assert_eq!(fs::metadata(mount.path()).unwrap().len(), size);
+    mount.stop();
 }
 
 /// A loop device on a file of the mount has the name of a header's file elsewhere.
