@@ -12,7 +12,7 @@ pub(crate) fn print(text: &str) -> Result<()> {
     print_bytes(text.as_bytes())
 }
 
-/// Like [`print`], for text of any encoding.
+/// Like [`print()`], for text of any encoding.
 pub(crate) fn print_bytes(text: &[u8]) -> Result<()> {
     let mut stdout = io::stdout().lock();
     stdout
