@@ -183,7 +183,7 @@ fn a_device_whose_table_server_was_killed_with_the_back_end_is_given_up() {
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     }
     let out =
-        mapper.script("dmsetup ls | wc -l; ls /dev/mapper | grep -c $N; dmsetup remove_all; dmsetup ls");
+        mapper.script("dmsetup ls | wc -l; ls /dev/mapper | grep -c $N; dmsetup remove $(dmsetup ls | cut --fields 1); dmsetup ls");
     assert_eq!(out, "1\n1\nNo devices found\n", "{}", mapper.log());
 }
 

@@ -108,7 +108,10 @@ impl Drop for Mapper {
             }
         }
         if self.back_end().is_some() {
-            let _ = output(&mut self.command(&["dmsetup", "remove_all", "--force"]));
+            // Not `remove_all`: that removes the links of all other tests from /dev/mapper.
+            let each =
+                "dmsetup ls | cut --fields 1 | while read -r name; do dmsetup remove --force $name; done";
+            let _ = output(&mut self.command(&["sh", "-c", each]));
         }
         if let Some(pid) = self.back_end() {
             let _ = kill_process(pid, Signal::KILL);
