@@ -65,6 +65,14 @@ impl MountEntry {
         Ok(mount.map(|mount| mount.point))
     }
 
+    /// Returns the mounts of a block device's file system, in the order of mounting.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub fn of_device(filesystem: (u32, u32)) -> io::Result<Vec<Self>> {
+        Ok(Self::all()?.filter(|mount| mount.filesystem == filesystem).collect())
+    }
+
     /// The whole table.
     fn all() -> io::Result<impl Iterator<Item = Self>> {
         let table = fs::read("/proc/self/mountinfo")?;
@@ -149,6 +157,13 @@ mod tests {
         assert_eq!(path.as_deref(), Some(Path::new("/proc")));
         assert_eq!(MountEntry::path_of_mount(number, (1, 0)).unwrap(), None);
         assert_eq!(MountEntry::path_of_mount(u64::MAX, device).unwrap(), None);
+    }
+
+    #[test]
+    fn a_file_systems_mounts_are_found_by_its_number() {
+        let proc = MountEntry::at(Path::new("/proc")).unwrap().unwrap();
+        assert!(MountEntry::of_device(proc.filesystem).unwrap().contains(&proc));
+        assert_eq!(MountEntry::of_device((4095, 1)).unwrap(), []);
     }
 
     #[test]

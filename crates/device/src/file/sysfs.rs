@@ -1,9 +1,10 @@
 //! Facts about a block device from sysfs.
 
 use std::fs::{read_dir, read_to_string};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Dev, major, minor};
+use underseal_named_file::MountEntry;
 
 /// The device's folder.
 fn folder(device: Dev) -> PathBuf {
@@ -21,19 +22,18 @@ pub(super) fn queue(device: Dev, name: &str) -> Option<String> {
 /// The kernel's exclusive users of the device, or of a part of it, as far as sysfs shows them:
 /// mounts, swap, devices on top.
 pub(super) fn holders(device: Dev) -> Vec<String> {
-    let mut parts = vec![(folder(device), number(device))];
+    let mut parts = vec![(folder(device), (major(device), minor(device)))];
     for entry in read_dir(folder(device)).into_iter().flatten().flatten() {
         let part = entry.path();
-        if let (true, Ok(number)) = (part.join("partition").exists(), read_to_string(part.join("dev"))) {
-            parts.push((part, number.trim().into()));
+        let is_partition = part.join("partition").exists();
+        if let Some(number) = is_partition.then(|| number(&part)).flatten() {
+            parts.push((part, number));
         }
     }
     let mut found = Vec::new();
-    let mounts = read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    for (part, number) in &parts {
-        found.extend(
-            mounts.lines().filter_map(|line| mount_point(line, number)).map(|at| format!("mounted at {at}")),
-        );
+    for (part, number) in parts {
+        let mounts = MountEntry::of_device(number).unwrap_or_default();
+        found.extend(mounts.iter().map(|mount| format!("mounted at {}", mount.point.display())));
         for entry in read_dir(part.join("holders")).into_iter().flatten().flatten() {
             let (name, path) = (entry.file_name(), entry.path());
             let mapped = read_to_string(path.join("dm/name")).ok();
@@ -44,26 +44,9 @@ pub(super) fn holders(device: Dev) -> Vec<String> {
     found
 }
 
-fn number(device: Dev) -> String {
-    format!("{}:{}", major(device), minor(device))
-}
-
-/// The mount point in a line of mountinfo, if the line is for this device: "36 35 98:0 /root /mnt
-/// rw .. - ext4 /dev/sda rw".
-fn mount_point<'l>(line: &'l str, device: &str) -> Option<&'l str> {
-    let mut words = line.split(' ').skip(2);
-    (words.next() == Some(device)).then(|| words.nth(1)).flatten()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mountinfo_names_the_device_and_the_place() {
-        let line = "36 35 98:0 /root /mnt/a\\040b rw,noatime master:1 - ext3 /dev/root rw,errors=continue";
-        assert_eq!(mount_point(line, "98:0"), Some("/mnt/a\\040b"));
-        assert_eq!(mount_point(line, "98:1"), None);
-        assert_eq!(mount_point("36 35 98:0", "98:0"), None);
-    }
+/// The number of the block device with this folder.
+fn number(folder: &Path) -> Option<(u32, u32)> {
+    let text = read_to_string(folder.join("dev")).ok()?;
+    let (major, minor) = text.trim().split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags, open, syncfs};
 use rustix::io::Errno;
 use rustix::process::geteuid;
+use underseal_device::MountEntry;
 
 use crate::descriptors::standard_only;
 use crate::error::{Error, Result};
@@ -145,10 +146,9 @@ impl LoopDevice {
     /// Where it is mounted, as the kernel has it.
     fn mounted(&self) -> Option<String> {
         let number = self.about("dev")?;
-        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-        let of_device = |line: &&str| line.split(' ').nth(2) == Some(&*number);
-        let at = mounts.lines().rev().find(of_device)?.split(' ').nth(4)?;
-        Some(at.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\"))
+        let (major, minor) = number.split_once(':')?;
+        let mounts = MountEntry::of_device((major.parse().ok()?, minor.parse().ok()?)).ok()?;
+        mounts.last()?.point.to_str().map(str::to_owned)
     }
 
     /// Writes back what its file system has, where it is mounted.
