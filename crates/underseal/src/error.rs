@@ -71,6 +71,14 @@ impl Error {
         self
     }
 
+    /// Marks an error after a change: a refusal is none any more.
+    pub(crate) fn into_failed(mut self) -> Self {
+        if self.exit == Exit::Usage {
+            self.exit = Exit::Failed;
+        }
+        self
+    }
+
     /// Marks the image's state as unknown.
     pub(crate) fn into_lost(mut self) -> Self {
         self.exit = Exit::Lost;

@@ -68,6 +68,7 @@ mod tests {
 
     use underseal_cipher::{Key, SectorSize};
     use underseal_device::RamDevice;
+    use underseal_volume::{Guard, GuardRule};
     use underseal_volume::plain::{self, PlainOptions};
 
     use crate::progress::Progress;
@@ -127,6 +128,27 @@ mod tests {
         let data = vec![1; 5000];
         let error = write(&mapping, SIZE - 4096, &mut Cursor::new(data), &mut silent()).unwrap_err();
         assert!(error.to_string().contains("after 4096 bytes"), "{error}");
+    }
+
+    #[test]
+    fn a_refused_write_is_a_refusal_only_where_nothing_was_written() {
+        let rule = GuardRule::RefuseAll;
+        let guarded = |mib: u64| {
+            let range = (mib << 20)..(mib << 20) + 512;
+            let mapping = Arc::into_inner(volume()).unwrap();
+            Arc::new(mapping.with_guard(Guard { range, rule }))
+        };
+        let data = vec![9; 8 << 20];
+        let fails = |mapping: &_| write(mapping, 0, &mut Cursor::new(&data), &mut silent()).unwrap_err();
+        let error = fails(&guarded(5));
+        assert!(error.what().starts_with("after 5242880 bytes: "), "{error}");
+        assert_eq!(error.exit(), Exit::Failed, "{error}");
+        let mapping = guarded(0);
+        let before = all(&mapping);
+        let error = fails(&mapping);
+        assert!(error.what().starts_with("after 0 bytes: "), "{error}");
+        assert_eq!(error.exit(), Exit::Usage, "{error}");
+        assert!(all(&mapping) == before);
     }
 
     #[test]

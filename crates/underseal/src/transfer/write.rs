@@ -3,29 +3,34 @@
 use std::io::{self, Read};
 use std::sync::Arc;
 
-use underseal_datapath::{Buffer, Mapping, Queue, Request};
+use underseal_datapath::{Buffer, Completion, Mapping, Queue, Request};
 
-use super::{DEPTH, chunk_end, length, queue, submit, wait};
+use super::{DEPTH, chunk_end, length, queue, submit, wait, wait_for_any};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::progress::Progress;
 
 /// Copies all of `input` to the volume from `offset` on, which need not be aligned, flushes, and
 /// returns its length. Fails with the error of the volume or of `input`, and the number of bytes
-/// before it; or when the input extends beyond the volume's end.
+/// before it; or when the input extends beyond the volume's end. A refused write is `Usage` only
+/// when no byte was written.
 pub(crate) fn write(
     mapping: &Arc<Mapping>,
     offset: u64,
     input: &mut impl Read,
     progress: &mut Progress,
 ) -> Result<u64> {
-    let mut writer = Writer { queue: queue(mapping)?, block: u64::from(mapping.block()), pending: 0 };
+    let (queue, block) = (queue(mapping)?, u64::from(mapping.block()));
+    let mut writer = Writer { queue, block, pending: 0, failed: None, has_written: false };
     let mut at = offset;
     let copied = writer.copy(mapping.size(), &mut at, input, progress);
     // After an error, too: the bytes before it must be on the disk.
     let flushed = writer.flush();
-    let done = at - offset;
-    copied.and(flushed).map_err(|e| e.within(format_args!("after {done} bytes")))?;
+    let done = writer.failed.unwrap_or(at) - offset;
+    copied.and(flushed).map_err(|e| {
+        let e = if writer.has_written { e.into_failed() } else { e };
+        e.within(format_args!("after {done} bytes"))
+    })?;
     Ok(done)
 }
 
@@ -34,6 +39,10 @@ struct Writer {
     block: u64,
     /// Writes that were submitted and not collected yet.
     pending: u32,
+    /// The first byte, of the input's bytes in the volume, of the failed writes' first.
+    failed: Option<u64>,
+    /// True after a write that succeeded.
+    has_written: bool,
 }
 
 impl Writer {
@@ -59,7 +68,8 @@ impl Writer {
                 self.queue.free(chunk);
                 return Ok(());
             }
-            submit(&mut self.queue, 0, Request::Write { offset: start, data: chunk, durable: false })?;
+            // The tag is the place of the chunk's first byte of the input.
+            submit(&mut self.queue, *at, Request::Write { offset: start, data: chunk, durable: false })?;
             self.pending += 1;
             *at = end;
             progress.advance(filled as u64);
@@ -125,9 +135,13 @@ impl Writer {
     /// Waits for one write and collects its memory.
     fn take_back(&mut self) -> Result<()> {
         self.pending -= 1;
-        let (_, buffer) = wait(&mut self.queue)?;
+        let Completion { tag, result, buffer, .. } = wait_for_any(&mut self.queue)?;
         buffer.into_iter().for_each(|buffer| self.queue.free(buffer));
-        Ok(())
+        match result {
+            Ok(()) => self.has_written = true,
+            Err(_) => self.failed = Some(self.failed.map_or(tag, |failed| failed.min(tag))),
+        }
+        Ok(result?)
     }
 
     fn alloc(&mut self, len: u64) -> Result<Buffer> {
