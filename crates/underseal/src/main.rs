@@ -56,6 +56,7 @@ mod transfer;
 mod volume;
 mod volumes;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -70,12 +71,26 @@ fn main() -> ExitCode {
     if generator::is_called() {
         return generator::run();
     }
-    let mut cli = cli::Cli::parse();
+    let mut cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(help) if !help.use_stderr() => return print_help(&help),
+        Err(refusal) => refusal.exit(),
+    };
     cli.started_with(std::env::args_os().skip(1).collect());
     start(protected, cli.verbosity.level());
     match commands::run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => error.report(),
+    }
+}
+
+/// Prints the help or the version. A reader that has seen enough, like head(1), may close the pipe.
+fn print_help(help: &clap::Error) -> ExitCode {
+    match help.print().and_then(|()| std::io::stdout().flush()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            error::Error::new(exit::Exit::Failed, "cannot write to stdout").because(&e).report()
+        }
+        _ => ExitCode::SUCCESS,
     }
 }
 

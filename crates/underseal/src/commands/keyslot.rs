@@ -168,9 +168,10 @@ impl<'a> Opened<'a> {
         self.say(quiet, &format!("keyslot {} opens", unlocked.slot))
     }
 
-    /// Prints the result.
+    /// Prints the result. The error says it, too: the change is done.
     fn say(&self, quiet: bool, what: &str) -> Result<()> {
-        if quiet { Ok(()) } else { print(&format!("{}: {what}\n", self.path.display())) }
+        let said = format!("{}: {what}", self.path.display());
+        if quiet { Ok(()) } else { print(&format!("{said}\n")).map_err(|e| e.within(said)) }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Help, manual pages, completions.
 
 use crate::command::common::Place;
+use crate::support::volume::underseal;
 
 #[test]
 fn every_command_has_a_manual_page_that_groff_takes() {
@@ -155,4 +156,19 @@ fn shells_get_completions_they_can_read() {
         std::fs::write(place.path(shell), script).unwrap();
     }
     place.tool("bash", &["-n", "bash"]);
+}
+
+#[test]
+fn help_that_cannot_be_printed_is_a_failure_and_a_closed_pipe_is_none() {
+    for args in [&["help", "open"][..], &["--version"], &["keyslot", "--help"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let printed = underseal().args(args).stdout(full).output().unwrap();
+        let said = String::from_utf8_lossy(&printed.stderr);
+        assert_eq!(printed.status.code(), Some(1), "{args:?}: {said}");
+        assert!(said.contains("cannot write to stdout: No space left"), "{said}");
+        let (reads, writes) = std::io::pipe().unwrap();
+        drop(reads);
+        let printed = underseal().args(args).stdout(writes).output().unwrap();
+        assert!(printed.status.success() && printed.stderr.is_empty(), "{args:?}: {printed:?}");
+    }
 }
