@@ -113,8 +113,8 @@ impl<'a> Secret<'a> {
         })
     }
 
-    /// Reads a new passphrase: typed twice, and not empty. Fails as [`Secret::get`]; with `Usage`
-    /// when the two differ.
+    /// Reads a new passphrase: typed twice, and not empty. Fails as [`Secret::get`]; with the
+    /// persona's status when the two differ.
     pub(crate) fn get_new(&self) -> Result<Key> {
         let secret = self.get()?;
         if secret.is_empty() {
@@ -127,7 +127,8 @@ impl<'a> Secret<'a> {
         if let (true, Some(again)) = (self.is_asked(), persona().again)
             && secret != terminal::ask(again)?
         {
-            return Err(Error::usage("the two passphrases differ").with_remedy("retype both slowly"));
+            let error = Error::new(persona().different, "the two passphrases differ");
+            return Err(error.with_remedy("retype both slowly"));
         }
         Ok(secret)
     }

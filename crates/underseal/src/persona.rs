@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use crate::exit::Exit;
+
 /// The persona's words, and its number of attempts.
 #[derive(Debug)]
 pub(crate) struct Persona {
@@ -15,6 +17,10 @@ pub(crate) struct Persona {
     pub(crate) tries: u32,
     /// How long typing may take.
     pub(crate) patience: Option<Duration>,
+    /// The status after two different new passphrases.
+    pub(crate) different: Exit,
+    /// The status after the end of the input (Ctrl-D) in place of a passphrase.
+    pub(crate) nothing: Exit,
     /// True when changes of keyslots are reported.
     pub(crate) tells: bool,
     /// True when clevis's tokens are asked before a passphrase that is given. cryptsetup cannot open
@@ -49,6 +55,8 @@ impl Persona {
         wrong: "No keyslot opens with this passphrase.",
         tries: 3,
         patience: None,
+        different: Exit::Usage,
+        nothing: Exit::NoKey,
         tells: false,
         asks_clevis: true,
         takes_nothing: false,
@@ -76,6 +84,8 @@ impl Persona {
             wrong,
             tries,
             patience,
+            different: Exit::NoKey,
+            nothing: Exit::Failed,
             tells,
             asks_clevis: false,
             takes_nothing: true,

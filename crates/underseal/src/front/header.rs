@@ -8,7 +8,7 @@ use underseal_volume::{FormatOptions, Version};
 use super::Words;
 use super::args::Args;
 use super::call::{Call, from_stdin};
-use super::failure::{Failure, Result};
+use super::failure::{Failure, Result, Status};
 use super::look::{find, read};
 use super::open::must_exist;
 use crate::passphrase::confirm;
@@ -26,7 +26,8 @@ pub(super) fn format(args: &Args, words: &Words<'_>) -> Result<()> {
         Some(other) => return Err(Failure::wrong(&format!("{other}: luksFormat makes luks1 and luks2"))),
     };
     let on = args.header.as_ref().unwrap_or(device);
-    sure(args, &format!("This will overwrite data on {} irrevocably.", on.display()))?;
+    let what = format!("This will overwrite data on {} irrevocably.", on.display());
+    ask(args, &what, Status::Wrong)?;
     let call = Call::new(&["format"])
         .word(device)
         .option("type", Some(kind))
@@ -70,13 +71,20 @@ fn small_sectors(args: &Args, kind: &str, device: &Path) -> Option<u32> {
     (kind == "luks2" && size.trim() == "512").then_some(512)
 }
 
-/// Asks at the terminal, unless in batch mode; without a terminal, the answer is yes.
+/// Asks at the terminal, unless in batch mode; without a terminal, the answer is yes. Fails with
+/// `NoPermission` for another answer.
 pub(super) fn sure(args: &Args, what: &str) -> Result<()> {
+    ask(args, what, Status::NoPermission)
+}
+
+/// Asks in the same way before a whole header is written, with the status that cryptsetup ends with
+/// after another answer.
+fn ask(args: &Args, what: &str, otherwise: Status) -> Result<()> {
     let nobody = args.batch_mode || from_stdin().is_some();
     if nobody || confirm(what)? {
         return Ok(());
     }
-    Err(Failure::wrong("Operation aborted."))
+    Err(Failure::new(otherwise, "Operation aborted."))
 }
 
 fn data_offset(args: &Args) -> Result<Option<u64>> {
@@ -145,7 +153,8 @@ pub(super) fn restore(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
     must_exist(device)?;
     let file = backup_file(args)?;
-    sure(args, &format!("Device {} gets another header, and loses its keyslots.", device.display()))?;
+    let what = format!("Device {} gets another header, and loses its keyslots.", device.display());
+    ask(args, &what, Status::Wrong)?;
     on("restore", args, device).word(file).flag("force", true).run()
 }
 

@@ -101,7 +101,7 @@ impl<'a> Quiet<'a> {
             }
             match rustix::io::read(self.terminal, secret.room(Key::MAX)?) {
                 Ok(0) => {
-                    let error = Error::new(Exit::NoKey, "no passphrase was typed");
+                    let error = Error::new(persona().nothing, "no passphrase was typed");
                     return Err(error.with_remedy("again, or --passphrase-file FILE"));
                 }
                 Ok(read) => secret.len += read,

@@ -43,6 +43,43 @@ fn the_questions_are_theirs() {
     }
 }
 
+/// The end of the input (Ctrl-D) in place of a passphrase, two passphrases that differ, and another
+/// answer than YES end with the same status under both names.
+#[test]
+fn answers_that_end_it_are_theirs() {
+    let pair = Pair::new();
+    let cheap = CHEAP.join(" ");
+    for whose in ["ours", "theirs"] {
+        pair.image("disk", 24 << 20);
+        let mut terminal = typed(&pair, whose, &["luksFormat", "-q", "disk", &cheap]);
+        terminal.sees("Enter passphrase for disk: ").hides().types("\u{4}");
+        assert_eq!(terminal.ends().0, Some(1), "{whose}");
+        let mut terminal = typed(&pair, whose, &["luksFormat", "-q", "-y", "disk", &cheap]);
+        terminal.sees("Enter passphrase for disk: ").hides().types("secret\n");
+        terminal.sees("Verify passphrase: ").hides().types("other\n");
+        assert_eq!(terminal.ends().0, Some(2), "{whose}");
+        let mut terminal = typed(&pair, whose, &["luksFormat", "-q", "disk", &cheap]);
+        terminal.sees("Enter passphrase for disk: ").hides().types("secret\n");
+        assert_eq!(terminal.ends().0, Some(0), "{whose}");
+        let mut terminal = typed(&pair, whose, &["open", "--test-passphrase", "disk"]);
+        terminal.sees("Enter passphrase for disk: ").hides().types("\u{4}");
+        assert_eq!(terminal.ends().0, Some(1), "{whose}");
+        for (words, status) in [
+            (&["luksKillSlot", "disk", "0"][..], 2),
+            (&["erase", "disk"], 2),
+            (&["convert", "--type", "luks1", "disk"], 2),
+            (&["luksUUID", "--uuid", "11111111-1111-4111-8111-111111111111", "disk"], 2),
+            (&["luksDump", "--dump-volume-key", "disk"], 2),
+            (&["luksFormat", "disk"], 1),
+        ] {
+            let mut terminal = typed(&pair, whose, words);
+            terminal.sees("Are you sure? (Type 'yes' in capital letters): ").types("no\n");
+            let (code, shown) = terminal.ends();
+            assert_eq!(code, Some(status), "{whose}: {words:?}: {shown}");
+        }
+    }
+}
+
 /// In batch mode a new passphrase is typed once; what is typed behind 512 bytes does not count.
 #[test]
 fn a_typed_passphrase_is_theirs() {
