@@ -2,7 +2,9 @@
 //!
 //! A caller that waits for its request leaves its processor idle: a thread on that processor needs
 //! no other processor to be woken, which costs more than a short request. Many requests at a time
-//! come from a caller that does not wait: then the thread runs anywhere, beside its caller.
+//! come from a caller that does not wait: then the thread runs anywhere, beside its caller. So does
+//! a thread with long answers, which the kernel's readahead asks for while the caller takes the
+//! bytes before them.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -10,6 +12,8 @@ use crate::ring::RingShare;
 
 /// The number of simultaneous requests that shows callers which do not wait.
 const CROWD: usize = 5;
+/// An answer of this many bytes takes much longer than waking another processor.
+const LONG: usize = 256 << 10;
 /// The thread moves after this many wakeups of one kind. A wakeup of the opposite kind counts less
 /// when few requests arrive together.
 const SURE: i32 = 64;
@@ -23,6 +27,8 @@ pub struct HomeProcessors {
     all: CpuSet,
     is_home: bool,
     score: i32,
+    /// A long answer was given since the last wakeup.
+    was_long: bool,
 }
 
 impl HomeProcessors {
@@ -34,13 +40,19 @@ impl HomeProcessors {
         own.filter(|&processor| processor < CpuSet::MAX_CPU && all.is_set(processor))
             .for_each(|processor| home.set(processor));
         let differs = home.count() > 0 && home.count() < all.count();
-        Self { home: differs.then_some(home), all, is_home: false, score: 0 }
+        Self { home: differs.then_some(home), all, is_home: false, score: 0, was_long: false }
+    }
+
+    /// Records the length of an answer's payload in bytes.
+    pub fn answered(&mut self, len: usize) {
+        self.was_long |= len >= LONG;
     }
 
     /// Records how many requests have arrived together.
     pub fn arrived(&mut self, together: usize) {
+        let was_long = std::mem::take(&mut self.was_long);
         let Some(home) = &self.home else { return };
-        let crowd = together >= CROWD;
+        let crowd = together >= CROWD || was_long;
         self.score = (self.score + if crowd { -STEP } else { 1 }).clamp(-SURE, SURE);
         let wanted = match self.score {
             SURE => true,
@@ -75,5 +87,16 @@ mod tests {
         assert_eq!(allowed(), 1, "one crowd may be chance");
         (0..2 * SURE / STEP).for_each(|_| home.arrived(CROWD));
         assert_eq!(allowed(), before.count());
+        let mut answers = |len| {
+            for _ in 0..2 * SURE {
+                home.answered(len);
+                home.answered(0);
+                home.arrived(1);
+            }
+        };
+        answers(LONG - 1);
+        assert_eq!(allowed(), 1);
+        answers(LONG);
+        assert_eq!(allowed(), before.count(), "the kernel reads ahead");
     }
 }

@@ -145,6 +145,7 @@ impl RingWorker {
     fn reply(&mut self, number: u32, answer: Answer<usize>) -> io::Result<()> {
         let Some(command) = self.entries.reply(number, answer) else { return Ok(()) };
         give(&mut self.ring, &self.channel, &command, number)?;
+        self.home.answered(answer.unwrap_or(0));
         self.unsent += 1;
         if self.unsent >= DUE || answer.is_ok_and(|len| len >= LONG) {
             self.ring.submit()?;
