@@ -68,8 +68,8 @@ mod tests {
 
     use underseal_cipher::{Key, SectorSize};
     use underseal_device::RamDevice;
-    use underseal_volume::{Guard, GuardRule};
     use underseal_volume::plain::{self, PlainOptions};
+    use underseal_volume::{Guard, GuardRule};
 
     use crate::progress::Progress;
 

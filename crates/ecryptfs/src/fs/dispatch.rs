@@ -9,7 +9,7 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use underseal_device::Buffer;
 use underseal_fuse::wire::{self, Body, InHeader, RequestArgs, device_from_wire, op};
-use underseal_fuse::{EntryRequest, FuseChannel, ReceivedRequest, RingEntries};
+use underseal_fuse::{EntryRequest, FuseChannel, HomeProcessors, ReceivedRequest, RingEntries};
 
 use super::attributes::AttributeChange;
 use super::cached::Patience;
@@ -136,12 +136,14 @@ impl FsWorker {
         &mut self,
         entries: &mut RingEntries,
         number: u32,
+        home: &mut HomeProcessors,
         returned: &Arc<Returned>,
     ) -> io::Result<Option<Answer<usize>>> {
         let parts: EntryRequest<'_> = match entries.parts(number) {
             Ok(parts) => parts,
             Err(e) => return Ok(Some(Err(e))),
         };
+        home.begins(&parts);
         let len = parts.header.len() + parts.arguments.len() + parts.payload.len();
         if len > self.inbox.len() {
             return Ok(Some(Err(Errno::IO)));

@@ -111,8 +111,8 @@ impl RingWorker {
                 self.reply(number, reply)?;
             }
             while let Some(number) = self.arrived.pop_front() {
-                let Self { worker, entries, returned, .. } = self;
-                if let Some(answer) = worker.serve_entry(entries, number, returned)? {
+                let Self { worker, entries, home, returned, .. } = self;
+                if let Some(answer) = worker.serve_entry(entries, number, home, returned)? {
                     self.reply(number, answer)?;
                 }
             }
@@ -145,7 +145,6 @@ impl RingWorker {
     fn reply(&mut self, number: u32, answer: Answer<usize>) -> io::Result<()> {
         let Some(command) = self.entries.reply(number, answer) else { return Ok(()) };
         give(&mut self.ring, &self.channel, &command, number)?;
-        self.home.answered(answer.unwrap_or(0));
         self.unsent += 1;
         if self.unsent >= DUE || answer.is_ok_and(|len| len >= LONG) {
             self.ring.submit()?;

@@ -128,6 +128,7 @@ impl Worker {
         let front = entries.ring.front(number, &mut self.head);
         let nonsense = |_| Error::new(ErrorKind::Protocol, "the kernel sent a request that makes no sense");
         let len = front.map_err(nonsense)?;
+        entries.home.begins(&entries.ring.parts(number).map_err(nonsense)?);
         let before = entries.unsent.0;
         if !self.begin(Origin::Entry(number), len)? {
             return Ok(Some(Took::NoRoom));
