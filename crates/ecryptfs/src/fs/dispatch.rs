@@ -338,7 +338,7 @@ impl FsWorker {
                     None => return Ok(Reply::Later),
                 }
             }
-            op::CREATE => return Self::create(fs, header, args, patience, out),
+            op::CREATE => return Self::create(fs, header, args, out),
             op::TMPFILE => {
                 let (flags, mode, umask) = (args.u32()?, args.u32()?, args.u32()?);
                 let exclusive =
@@ -439,14 +439,10 @@ impl FsWorker {
         Ok(Reply::Out)
     }
 
-    fn create(
-        fs: &Fs,
-        header: &InHeader,
-        args: &mut RequestArgs<'_>,
-        patience: Patience,
-        out: &mut Vec<u8>,
-    ) -> Answer<Reply> {
-        let (flags, mode, umask, more) = (args.u32()?, args.u32()?, args.u32()?, args.u32()?);
+    fn create(fs: &Fs, header: &InHeader, args: &mut RequestArgs<'_>, out: &mut Vec<u8>) -> Answer<Reply> {
+        let (flags, mode, umask) = (args.u32()?, args.u32()?, args.u32()?);
+        // The flags of opening.
+        args.skip(4)?;
         let name = args.name()?;
         let exclusive = rustix::fs::OFlags::from_bits_retain(flags).contains(rustix::fs::OFlags::EXCL);
         match fs.create_new(header, name, &FileCreation { mode, umask }) {
@@ -455,21 +451,15 @@ impl FsWorker {
                 let (handle, flags) = fs.opened_new(file);
                 Body(out).opened(handle, flags);
             }
-            // Created in the lower folder since the kernel's last lookup.
+            // Created in the lower folder since the kernel's last lookup. The kernel checks no
+            // permissions for a file that it takes for a new one: it looks the name up again.
             Err(Errno::EXIST) if !exclusive => {
-                let found = fs.lookup(header.node, name, patience)?;
-                let Some(found) = found else { return Ok(Reply::Later) };
-                let opened = fs.open(found.node.id, flags, more & wire::OPEN_KILL_SUIDGID != 0, patience);
-                match opened {
-                    Ok(Some((handle, flags))) => {
-                        entry(out, &found);
-                        Body(out).opened(handle, flags);
-                    }
-                    other => {
-                        fs.nodes.forget(found.node.id, 1);
-                        return other.map(|_| Reply::Later);
-                    }
+                if let Ok(Some(found)) = fs.lookup(header.node, name, Patience::Refuse) {
+                    // Other names that it has lost below must not send the kernel back twice.
+                    let _ = fs.nodes.has_its_names(&found.node);
+                    fs.nodes.forget(found.node.id, 1);
                 }
+                return Err(Errno::STALE);
             }
             Err(e) => return Err(e),
         }

@@ -194,12 +194,15 @@ impl Fs {
         let (parent, lower) = (self.nodes.get(parent)?, self.view.lower_name(name)?);
         let folder = self.nodes.fd(&parent)?;
         let removed = pin(&folder, &lower)?;
+        let before = fstat(&removed)?;
+        self.nodes.was_found(&before, &parent, &lower)?;
         let _beside = self.beside(&[(&folder, &lower)]);
         match unlinkat(&folder, &*lower, flags) {
             Err(Errno::NOTEMPTY) if self.sweep(&folder, &lower) => unlinkat(&folder, &*lower, flags)?,
             done => done?,
         }
-        self.nodes.removed(&removed, &parent, &lower)
+        self.nodes.removed(&removed, &before, &parent, &lower);
+        Ok(())
     }
 
     pub(super) fn rename(&self, by: &InHeader, from: &[u8], to: (u64, &[u8]), flags: u32) -> Answer<()> {
@@ -216,6 +219,7 @@ impl Fs {
         let beside = self.beside(&[(&source_fd, &old), (&target_fd, &new)]);
         let _moving = self.nodes.moving();
         let moved = statat(&source_fd, &*old, AtFlags::SYMLINK_NOFOLLOW)?;
+        self.nodes.was_found(&moved, &source, &old)?;
         let replaced = match pin(&target_fd, &new) {
             Ok(fd) => Some((fstat(&fd)?, fd)),
             Err(_) => None,
@@ -235,7 +239,7 @@ impl Fs {
             Some((other, _)) if flags.contains(RenameFlags::EXCHANGE) => {
                 self.nodes.moved(&other, (&target, &new), (&source, &old));
             }
-            Some((_, fd)) => self.nodes.removed(&fd, &target, &new)?,
+            Some((other, fd)) => self.nodes.removed(&fd, &other, &target, &new),
             None => {}
         }
         self.nodes.moved(&moved, (&source, &old), (&target, &new));
@@ -291,6 +295,7 @@ mod tests {
         assert_eq!(tell.recv().unwrap(), 1, "unlink");
         enter(&fs);
         std::fs::write(folder.join("new"), b"y").unwrap();
+        fs.lookup(ROOT, b"new", Patience::Wait).unwrap();
         let by = InHeader { opcode: 0, unique: 0, node: ROOT, uid: 0, gid: 0, pid: 0 };
         fs.rename(&by, b"new", (ROOT, b"gone"), 0).unwrap();
         assert_eq!(tell.recv().unwrap(), 1, "rename");
@@ -311,8 +316,8 @@ mod tests {
         std::fs::remove_file(folder.join("one")).unwrap();
         std::fs::remove_file(folder.join("two")).unwrap();
         let root = fs.nodes.get(ROOT).unwrap();
-        fs.nodes.removed(&one, &root, b"one").unwrap();
-        fs.nodes.removed(&two, &root, b"two").unwrap();
+        fs.nodes.removed(&one, &first.stat, &root, b"one");
+        fs.nodes.removed(&two, &first.stat, &root, b"two");
         let entered = fs.nodes.enter(&first.stat, None, None);
         assert_ne!(entered.id, first.node.id, "another file has the number now");
     }

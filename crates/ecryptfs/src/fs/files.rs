@@ -1,9 +1,8 @@
 //! Files: opening, and calls about other things than entries, attributes and bytes.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use rustix::fs::{OFlags, fstat, fstatvfs};
+use rustix::fs::{OFlags, fstatvfs};
 use rustix::io::Errno;
 use underseal_fuse::wire::{Body, open_flag};
 
@@ -22,22 +21,16 @@ impl Fs {
         if let Some(file) = slot.open.upgrade() {
             if write {
                 file.make_writable(&path).map_err(|e| self.tell(node, "open", &e))?;
-                self.refuse_replaced(node, &file)?;
             }
+            self.nodes.has_its_names(node)?;
             return Ok(file);
         }
         let opened = OpenFile::open(&self.view, &path, write, &slot.closing);
         let file = Arc::new(opened.map_err(|e| self.tell(node, "open", &e))?);
-        self.refuse_replaced(node, &file)?;
+        // Its lock may have been waited for while another file took its place.
+        self.nodes.has_its_names(node)?;
         slot.set_open(&file);
         Ok(file)
-    }
-
-    /// Fails with `ESTALE` for a lower file that another one has replaced, perhaps while its lock
-    /// was taken: the kernel looks its name up again.
-    fn refuse_replaced(&self, node: &FileNode, file: &OpenFile) -> Answer<()> {
-        let is_removed = fstat(file.as_fd())?.st_nlink == 0;
-        if is_removed && self.nodes.was_replaced(node) { Err(Errno::STALE) } else { Ok(()) }
     }
 
     /// Opens a file for the kernel: its handle, and what the kernel may do with it; nothing where a
@@ -51,6 +44,7 @@ impl Fs {
     ) -> Answer<Option<(u64, u32)>> {
         let node = self.nodes.get(node)?;
         let Some(opening) = self.begin_opening(&node, patience)? else { return Ok(None) };
+        self.has_told_size(&node)?;
         let flags = OFlags::from_bits_retain(flags);
         let write = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
         let file = self.open_file(&node, write)?;
@@ -82,6 +76,9 @@ impl Fs {
                 slot.cached = if file.is_plain() { CachedPages::Unknown } else { pages };
             }
             slot.size = if slot.cached == pages { settled } else { None };
+            if file.is_writable() {
+                slot.told = settled.map(|(_, size)| size);
+            }
         }
         self.handles.close(handle);
     }

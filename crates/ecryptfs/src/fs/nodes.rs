@@ -14,6 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, RwLock, RwLockWriteGuard, Weak};
+use std::time::Instant;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat, statat};
 use rustix::io::Errno;
@@ -65,6 +66,10 @@ pub(super) struct FileSlot {
     pub(super) closing: Weak<Closing>,
     /// The header's size, as long as the lower file has this version.
     pub(super) size: Option<(FileVersion, u64)>,
+    /// The size that the kernel has, where it is known.
+    pub(super) told: Option<u64>,
+    /// When the kernel was last sent back to look at the size.
+    pub(super) sent_back: Option<Instant>,
     pub(super) cached: CachedPages,
 }
 
@@ -280,21 +285,31 @@ impl Nodes {
         locked(&self.sizes).recall(node.key, look)
     }
 
-    /// Removes a lower name of the file behind `pinned`. After the last name, another file gets the
-    /// inode number as soon as `pinned` is closed.
-    pub(super) fn removed(&self, pinned: impl AsFd, parent: &FileNode, name: &[u8]) -> Result<(), Errno> {
+    /// Removes a lower name of the file behind `pinned`, which had these attributes before. After
+    /// the last name, another file gets the inode number as soon as `pinned` is closed.
+    pub(super) fn removed(&self, pinned: impl AsFd, before: &Stat, parent: &FileNode, name: &[u8]) {
         #[cfg(test)]
         if let Some(hook) = &self.before_removed {
             hook();
         }
-        let stat = fstat(pinned)?;
-        let key = FileIdentity::of(&stat);
-        let Some(node) = reading(&self.table).by_key.get(&key).cloned() else { return Ok(()) };
+        let key = FileIdentity::of(before);
+        let Some(node) = reading(&self.table).by_key.get(&key).cloned() else { return };
         node.drop_link(parent, name);
-        if stat.st_nlink == 0 || node.kind == FileType::Directory {
+        // FUSE and NFS know nothing of a removed file that is not open.
+        let is_gone = fstat(pinned).map_or(true, |stat| stat.st_nlink == 0);
+        if is_gone || node.kind == FileType::Directory {
             writing(&self.table).by_key.remove(&key);
         }
-        Ok(())
+    }
+
+    /// Fails with `ESTALE` unless the kernel has found the file with these attributes under this
+    /// name: its check of permissions is about the file that it has found.
+    pub(super) fn was_found(&self, stat: &Stat, parent: &FileNode, name: &[u8]) -> Result<(), Errno> {
+        let node = reading(&self.table).by_key.get(&FileIdentity::of(stat)).cloned();
+        let is_at = |node: &Arc<FileNode>| {
+            locked(&node.place).links.iter().any(|link| link.parent.id == parent.id && *link.name == *name)
+        };
+        if node.as_ref().is_some_and(is_at) { Ok(()) } else { Err(Errno::STALE) }
     }
 
     /// Locks names for a move.
@@ -324,16 +339,25 @@ impl Nodes {
         self.reopen(node).map(LowerDescriptor::Path)
     }
 
-    /// Returns true when another lower file has its name, or no file has it, without a change
-    /// through this mount.
-    pub(super) fn was_replaced(&self, node: &FileNode) -> bool {
+    /// Fails with `ESTALE` when another lower file has one of its names, or no file has the name,
+    /// without a change through this mount: the kernel looks its path up again. Of a file with
+    /// other names this fails once.
+    pub(super) fn has_its_names(&self, node: &FileNode) -> Result<(), Errno> {
+        let _still = reading(&self.names);
         let links: Vec<_> =
             locked(&node.place).links.iter().map(|link| (link.parent.clone(), link.name.clone())).collect();
-        let is_there = |(parent, name): &(Arc<FileNode>, Box<[u8]>)| {
-            let there = self.fd(parent).and_then(|fd| statat(fd, &**name, AtFlags::SYMLINK_NOFOLLOW));
-            there.is_ok_and(|stat| FileIdentity::of(&stat) == node.key)
+        let is_lost = |(parent, name): &&(Arc<FileNode>, Box<[u8]>)| {
+            let there = self.reopen(parent).and_then(|fd| statat(fd, &**name, AtFlags::SYMLINK_NOFOLLOW));
+            there.map_or(true, |stat| FileIdentity::of(&stat) != node.key)
         };
-        !links.is_empty() && !links.iter().any(is_there)
+        let lost: Vec<_> = links.iter().filter(is_lost).collect();
+        if lost.is_empty() {
+            return Ok(());
+        }
+        if lost.len() < links.len() {
+            lost.iter().for_each(|(parent, name)| node.drop_link(parent, name));
+        }
+        Err(Errno::STALE)
     }
 
     fn reopen(&self, node: &Arc<FileNode>) -> Result<Arc<OwnedFd>, Errno> {

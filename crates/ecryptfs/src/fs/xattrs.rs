@@ -60,7 +60,9 @@ impl Fs {
         if self.view.hides_xattr(name) {
             return Err(Errno::PERM);
         }
-        let fd = self.nodes.fd(&self.nodes.get(node)?)?;
+        let node = self.nodes.get(node)?;
+        let fd = self.nodes.fd(&node)?;
+        self.nodes.has_its_names(&node)?;
         setxattr(proc_path(&fd), name, value, XattrFlags::from_bits_retain(flags))?;
         if kill_sgid {
             let mode = fstat(&fd)?.st_mode;
@@ -75,7 +77,9 @@ impl Fs {
         if self.view.hides_xattr(name) {
             return Err(Errno::PERM);
         }
-        let fd = self.nodes.fd(&self.nodes.get(node)?)?;
+        let node = self.nodes.get(node)?;
+        let fd = self.nodes.fd(&node)?;
+        self.nodes.has_its_names(&node)?;
         removexattr(proc_path(&fd), name)
     }
 }

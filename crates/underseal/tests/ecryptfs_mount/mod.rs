@@ -25,6 +25,7 @@
 //! scripts/posix-tests runs pjdfstest and fsx on such a mount.
 
 mod alone;
+mod changed_below;
 mod contents;
 mod crash;
 mod damage;

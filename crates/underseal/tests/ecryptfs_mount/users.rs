@@ -16,16 +16,16 @@ use crate::support::{output, run};
 const USER: u32 = 61_234;
 const OTHER: u32 = 61_235;
 /// A user that has a name, which fusermount3 requires.
-const NOBODY: u32 = 65_534;
+pub(crate) const NOBODY: u32 = 65_534;
 
-fn as_user(uid: u32, command: &[&str]) -> Command {
+pub(crate) fn as_user(uid: u32, command: &[&str]) -> Command {
     let mut all = client("setpriv");
     let (uid, gid) = (format!("--reuid={uid}"), format!("--regid={uid}"));
     all.args([uid.as_str(), gid.as_str(), "--clear-groups", "--"]).args(command);
     all
 }
 
-fn unable_as_root(test: &str) -> bool {
+pub(crate) fn unable_as_root(test: &str) -> bool {
     if !rustix::process::geteuid().is_root() {
         skip(test, "acting as other users needs root");
         return true;
