@@ -74,6 +74,7 @@ impl Mapping {
     /// is not in the list; or when a device wants memory aligned to more than a sector.
     pub fn over(volume: Volume, devices: Vec<Arc<dyn Device>>) -> Result<Self> {
         layout::check(&volume, |number| Some(&**devices.get(number)?))?;
+        layout::tell_needs(&volume, &devices);
         let shape = RequestLimits::of(&volume, &devices);
         // Requests are divided at any sector, and their memory with them.
         if let Some(device) = devices.iter().find(|device| device.geometry().memory_alignment > shape.sector)

@@ -22,8 +22,9 @@ pub trait Device: Send + Sync {
         Ok(self.geometry().size)
     }
 
-    /// Tells the device that the bytes from `end` on are needed no more, after a volume became
-    /// smaller or larger: another program may cut them off. Most devices never know of their size.
+    /// Tells the device that the bytes from `end` on are not needed, as a volume opens and after it
+    /// became smaller or larger: another program may cut them off. Most devices never know of their
+    /// size.
     fn need(&self, end: u64) {
         let _ = end;
     }

@@ -6,6 +6,9 @@ use super::place::{AREA, OLD_HIDDEN};
 use super::{Chain, HEADER, Header, Mode, Place};
 use crate::{Error, ErrorKind, Result, fields};
 
+/// The header of a disk with an encrypted system: its sector 62.
+const SYSTEM_HEADER: Range<u64> = 62 * 512..63 * 512;
+
 /// A volume's place in its host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layout {
@@ -13,9 +16,9 @@ pub(super) struct Layout {
     pub(super) data: Range<u64>,
     /// dm-crypt's number of the first sector, in units of 512 bytes.
     pub(super) iv_offset: u64,
-    /// The ranges of the host that belong to the volume beside its data and must not change: an old
-    /// hidden header.
-    pub(super) header: Option<Range<u64>>,
+    /// The ranges of the host that belong to the volume beside its data and must not change: a
+    /// hidden volume's headers.
+    pub(super) headers: Vec<Range<u64>>,
 }
 
 impl Layout {
@@ -35,6 +38,11 @@ impl Layout {
         let (data, first) = match place {
             Place::System => {
                 let area = area(header, host)?;
+                if area.start < SYSTEM_HEADER.end && SYSTEM_HEADER.start < area.end {
+                    let context =
+                        format!("the encrypted area, from byte {} on, has the header in it", area.start);
+                    return Err(Error::new(ErrorKind::BadHeader, context));
+                }
                 let data = match partition {
                     Some(partition) => within(&area, partition)?,
                     None => area,
@@ -63,17 +71,26 @@ impl Layout {
                 (whole_sectors(data)?, old_number(chain, 512))
             }
         };
-        let old = place.is_hidden() && !(chain.mode() == Mode::Xts && header.version >= 4);
-        let header = old.then(|| host - OLD_HIDDEN..host - OLD_HIDDEN + HEADER as u64);
-        Ok(Self { data, iv_offset: first, header })
+        let at = |start: u64| start..start + HEADER as u64;
+        let headers = match () {
+            () if !place.is_hidden() => vec![],
+            () if chain.mode() == Mode::Xts && header.version >= 4 => vec![at(AREA), at(host - AREA)],
+            () => vec![at(host - OLD_HIDDEN)],
+        };
+        Ok(Self { data, iv_offset: first, headers })
     }
 
-    /// The bytes of the host that a volume around this one must not change.
-    pub(super) fn protected(&self) -> Range<u64> {
-        match &self.header {
-            Some(header) => self.data.start.min(header.start)..self.data.end.max(header.end),
-            None => self.data.clone(),
+    /// The ranges of the host that a volume around this one must not change.
+    pub(super) fn protected(&self) -> Vec<Range<u64>> {
+        let mut all = vec![self.data.clone()];
+        for header in &self.headers {
+            // An old hidden header begins where its data end.
+            match all.iter_mut().find(|range| range.end == header.start) {
+                Some(range) => range.end = header.end,
+                None => all.push(header.clone()),
+            }
         }
+        all
     }
 }
 

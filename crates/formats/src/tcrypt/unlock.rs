@@ -177,16 +177,22 @@ impl Unlocked {
     /// As [`Unlocked::open`]; `BadOption` when the hidden volume does not lie inside this volume.
     pub fn open_around(&self, hidden: &Self, host: u64) -> Result<OpenedFormat> {
         let (outer, inner) = (self.layout(host, None)?, hidden.layout(host, None)?);
-        let protected = inner.protected();
         let inside = outer.data.start <= inner.data.start && inner.data.end <= outer.data.end;
         if !inside || self.place.is_hidden() || !hidden.place.is_hidden() {
             let context = "the volume to protect does not lie inside of the volume that is opened";
             return Err(Error::new(ErrorKind::BadOption, context));
         }
         let mut opened = self.open(host, None)?;
-        let range = protected.start - outer.data.start..protected.end.min(outer.data.end) - outer.data.start;
-        opened.facts.add("protected", format!("bytes {} to {}", range.start, range.end));
-        opened.guards.push(Guard { range, rule: GuardRule::RefuseAll });
+        for range in inner.protected() {
+            let range = range.start.max(outer.data.start)..range.end.min(outer.data.end);
+            // Headers lie outside of the data of most volumes.
+            if range.is_empty() {
+                continue;
+            }
+            let range = range.start - outer.data.start..range.end - outer.data.start;
+            opened.facts.add("protected", format!("bytes {} to {}", range.start, range.end));
+            opened.guards.push(Guard { range, rule: GuardRule::RefuseAll });
+        }
         Ok(opened)
     }
 

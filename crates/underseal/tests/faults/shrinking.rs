@@ -1,12 +1,14 @@
 //! An image that another program makes shorter while it is served.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
+use std::thread;
+use std::time::Duration;
 
 use rustix::process::Signal;
 
 use crate::support::nbd::{Client, EIO};
 use crate::support::scratch::assert_same;
-use crate::support::volume::{Volume, text};
+use crate::support::volume::{Volume, text, underseal};
 use crate::support::{Scratch, Server, bytes, seed};
 
 const DATA: u64 = 16 << 20;
@@ -96,4 +98,33 @@ fn a_file_that_is_removed_or_replaced_fails_flushes() {
         assert!(!server.wait().success(), "its last flush fails, too");
         assert!(server.log().contains("removed or replaced"), "{}", server.log());
     }
+}
+
+/// A volume that ends before its image needs no byte behind its end, as after a file system and the
+/// volume were made smaller.
+#[test]
+fn bytes_behind_a_volumes_end_may_be_cut_off() {
+    let scratch = Scratch::new();
+    let image = scratch.path("image");
+    let file = File::create(&image).unwrap();
+    file.set_len(48 << 20).unwrap();
+    let key = scratch.file("key", &[7; 64]);
+    let mut command = underseal();
+    command.arg("open").arg(&image).args(["--type", "plain", "--size", "8M", "--key-file"]).arg(key);
+    let mut server = Server::start_command(command, &[]);
+    let mut client = Client::connect(&server.socket()).unwrap();
+    client.write(0, &[1; 4096]).unwrap();
+    client.flush().unwrap();
+    file.set_len(8 << 20).unwrap();
+    thread::sleep(Duration::from_millis(50));
+    client.write(4096, &[2; 4096]).unwrap();
+    client.flush().unwrap();
+    assert_eq!(Client::connect(&server.socket()).unwrap().read(4096, 4096).unwrap(), [2; 4096]);
+    file.set_len((8 << 20) - 4096).unwrap();
+    thread::sleep(Duration::from_millis(50));
+    assert_eq!(client.flush(), Err(EIO), "a byte in use is gone");
+    drop(client);
+    server.signal(Signal::TERM);
+    assert!(!server.wait().success());
+    assert!(server.log().contains("and 8388608 are in use"));
 }

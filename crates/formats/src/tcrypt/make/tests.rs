@@ -365,3 +365,53 @@ fn headers_of_a_volume_that_does_not_end_with_its_host_are_not_replaced() {
         }
     }
 }
+
+#[test]
+fn a_hidden_volumes_headers_are_guarded_where_they_lie_in_the_outer_volumes_data() {
+    let made = |hidden| {
+        let made = NewHeaders::prepare(HOST, &password(b"text"), &options("aes", hidden)).unwrap();
+        let mut image = vec![7; usize::try_from(HOST).unwrap()];
+        let at = usize::try_from(made.at).unwrap();
+        image[at..at + HEADER].copy_from_slice(&made.header);
+        image
+    };
+    let hidden = opens(&made(Some(64 << 10)), Place::Hidden, b"text").unwrap();
+    let mut outer = opens(&made(None), Place::Normal, b"text").unwrap();
+    let guarded = |outer: &Unlocked| {
+        let opened = outer.open_around(&hidden, HOST).unwrap();
+        opened.guards.iter().map(|guard| guard.range.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(guarded(&outer).len(), 1, "the headers lie outside of the data");
+    // The data of an old volume begin behind the first header.
+    outer.header.version = 3;
+    let all = guarded(&outer);
+    let header = |start: u64| start - 512..start - 512 + HEADER as u64;
+    assert_eq!(all[1..], [header(65536), header(HOST - 65536)]);
+}
+
+#[test]
+fn a_system_whose_area_has_the_header_in_it_is_refused() {
+    let mut made = opens(
+        &{
+            let made = NewHeaders::prepare(HOST, &password(b"text"), &options("aes", None)).unwrap();
+            let mut image = vec![7; usize::try_from(HOST).unwrap()];
+            image[..HEADER].copy_from_slice(&made.header);
+            image
+        },
+        Place::Normal,
+        b"text",
+    )
+    .unwrap();
+    made.place = Place::System;
+    for (start, size, is_good) in [
+        (0, 128 << 10, false),
+        (62 * 512, 128 << 10, false),
+        (0, 62 * 512, true),
+        (63 * 512, 128 << 10, true),
+    ] {
+        (made.header.start, made.header.size) = (start, size);
+        let opened = made.open(HOST, None).map_err(|e| e.kind());
+        assert_eq!(opened.is_ok(), is_good, "{start}");
+        assert!(is_good || opened.err() == Some(ErrorKind::BadHeader), "{start}");
+    }
+}
