@@ -18,8 +18,11 @@ const NUMBERS: std::ops::RangeInclusive<u8> = 234..=254;
 const BLOCK: &[u8] = b"Block devices:\n";
 /// The folder of block devices by their numbers.
 const SYSFS: &[u8] = b"/sys/dev/block/";
-/// The major number of loop devices.
-pub(crate) const LOOP: u32 = 7;
+/// Returns true for the major numbers that the server's devices have: of loop devices, and of ublk
+/// disks, which other disks have, too.
+pub(crate) fn may_be_ours(major: u32) -> bool {
+    matches!(major, 7 | 259)
+}
 
 type Fopen = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut FILE;
 type Readlink = unsafe extern "C" fn(*const c_char, *mut c_char, size_t) -> ssize_t;
@@ -134,7 +137,7 @@ type GetName = unsafe extern "C" fn(u32, u32, c_int, *mut c_char, size_t) -> c_i
 pub(crate) unsafe fn device_name(number: (u32, u32), kernels: c_int, to: *mut c_char, len: size_t) -> c_int {
     let (major, minor) = number;
     let is_ours = kernels == 0 && mapper_number().is_some_and(|number| major == number.into());
-    let name = if is_ours { forward::device_name(LOOP, minor) } else { None };
+    let name = if is_ours { forward::device(major, minor).map(|(_, name)| name) } else { None };
     // SAFETY: the caller's promise; the function has this type.
     unsafe {
         let Some(name) = name else {
@@ -184,14 +187,15 @@ pub(crate) unsafe fn opendir(path: *const c_char) -> *mut DIR {
 type Mknod = unsafe extern "C" fn(*const c_char, mode_t, dev_t) -> c_int;
 
 /// Creates a node. For a device that the program sees under another major number, the node gets the
-/// loop device's.
+/// device's own.
 ///
 /// # Safety
 /// As for mknod(2).
 pub(crate) unsafe fn mknod(path: *const c_char, mode: mode_t, dev: dev_t) -> c_int {
     let is_ours = mode & libc::S_IFMT == libc::S_IFBLK
         && major_in_answers().is_some_and(|major| libc::major(dev) == major.into());
-    let dev = if is_ours { libc::makedev(LOOP, libc::minor(dev)) } else { dev };
+    let own = if is_ours { forward::device(libc::major(dev), libc::minor(dev)) } else { None };
+    let dev = own.map_or(dev, |((major, minor), _)| libc::makedev(major, minor));
     // SAFETY: the caller's promise; the function has this type.
     unsafe {
         match real::function::<Mknod>(c"mknod") {
@@ -234,8 +238,8 @@ fn read(path: &CStr, to: &mut [u8]) -> usize {
     }
 }
 
-/// Reads a link. The link /sys/dev/block/MAJOR:MINOR ends in `loopN` for a device of the server's,
-/// and in `dm-MINOR` here: libraries recognize devices of device mapper by that.
+/// Reads a link. The link /sys/dev/block/MAJOR:MINOR ends in `loopN` or `ublkbN` for a device of the
+/// server's, and in `dm-MINOR` here: libraries recognize devices of device mapper by that.
 ///
 /// # Safety
 /// As for readlink(2).
@@ -251,7 +255,9 @@ pub(crate) unsafe fn readlink(path: *const c_char, to: *mut c_char, len: size_t)
         let Some((major, minor)) = number(CStr::from_ptr(path).to_bytes()) else { return read };
         let link = std::slice::from_raw_parts_mut(to.cast::<u8>(), len);
         let name = link[..n].iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
-        if !link[name..n].starts_with(b"loop") || !forward::has_device(major, minor) {
+        let is_ours = [&b"loop"[..], b"ublkb"].iter().any(|kind| link[name..n].starts_with(kind))
+            && forward::has_device(major, minor);
+        if !is_ours {
             return read;
         }
         let mut at = name;

@@ -110,13 +110,9 @@ pub(crate) unsafe fn ioctl(request: c_ulong, argument: *mut c_void) -> c_int {
     // SAFETY: the buffer has `size` bytes, by the caller's promise.
     let buffer = unsafe { std::slice::from_raw_parts_mut(argument.cast::<u8>(), size) };
     let Some(socket) = connect(libc::SOCK_CLOEXEC) else { return failed(libc::ENODEV) };
-    let seen = devices::major_in_answers();
-    if let Some(seen) = seen {
-        change_major(buffer, DEV, |major| if major == seen.into() { devices::LOOP } else { major });
-    }
     let done = ask(socket, request, buffer);
     close(socket);
-    if let Some(seen) = seen {
+    if let Some(seen) = devices::major_in_answers() {
         show_major(request, buffer, seen.into());
     }
     if done == Ok(0)
@@ -134,7 +130,7 @@ pub(crate) unsafe fn ioctl(request: c_ulong, argument: *mut c_void) -> c_int {
 /// Replaces the major number in the devices of an answer: the answer's own device, and those of a
 /// list.
 fn show_major(request: c_ulong, buffer: &mut [u8], seen: u32) {
-    let change = |major| if major == devices::LOOP { seen } else { major };
+    let change = |major| if devices::may_be_ours(major) { seen } else { major };
     change_major(buffer, DEV, change);
     if request as u32 & 0xff != LIST_DEVICES {
         return;
@@ -168,9 +164,9 @@ fn show_deps(buffer: &mut [u8], seen: u32) {
     for number in 0..count as usize {
         let at = at.saturating_add(8 + number.saturating_mul(8));
         let Some(dev) = word(buffer, at) else { return };
-        // The upper half has the higher bits of a minor number that no loop device has.
+        // The upper half has the higher bits of a minor number that no device of the server's has.
         let (major, minor) = (dev >> 8 & 0xfff, dev & 0xff | dev >> 12 & 0xf_ff00);
-        if major == devices::LOOP && has_device(major, minor) {
+        if devices::may_be_ours(major) && has_device(major, minor) {
             change_major(buffer, at, |_| seen);
         }
     }
@@ -340,13 +336,17 @@ fn close(fd: c_int) {
     set_errno(before);
 }
 
-/// Returns true when the server has a device of this number.
+/// Returns true when the server has a device of exactly this number.
 pub(crate) fn has_device(major: u32, minor: u32) -> bool {
-    device_name(major, minor).is_some()
+    device(major, minor).is_some_and(|(number, _)| number == (major, minor))
 }
 
-/// Returns the name of the server's device of this number, with its zero, if it has one.
-pub(crate) fn device_name(major: u32, minor: u32) -> Option<[u8; NAME_LEN]> {
+/// A device's name, with its zero.
+type Name = [u8; NAME_LEN];
+
+/// Returns the number and the name of the server's device of this number, or of the device of this
+/// minor number if the major number is device mapper's.
+pub(crate) fn device(major: u32, minor: u32) -> Option<((u32, u32), Name)> {
     /// `DM_DEV_STATUS`.
     const STATUS: c_ulong = 0xc138_fd07;
     let mut buffer = [0_u8; HEADER];
@@ -356,12 +356,20 @@ pub(crate) fn device_name(major: u32, minor: u32) -> Option<[u8; NAME_LEN]> {
     buffer[16..20].copy_from_slice(&size.to_ne_bytes());
     let (major, minor) = (u64::from(major), u64::from(minor));
     let dev = (minor & 0xff) | (major & 0xfff) << 8 | (minor & 0xf_ff00) << 12;
-    buffer[40..48].copy_from_slice(&dev.to_ne_bytes());
+    buffer[DEV..DEV + 8].copy_from_slice(&dev.to_ne_bytes());
     let before = errno();
-    // SAFETY: the buffer is as long as it says.
-    let known = unsafe { ioctl(STATUS, buffer.as_mut_ptr().cast()) };
+    // The answer has the device's own number, whatever the program sees.
+    let known = connect(libc::SOCK_CLOEXEC).is_some_and(|socket| {
+        let done = ask(socket, STATUS, &mut buffer);
+        close(socket);
+        done == Ok(0)
+    });
     set_errno(before);
+    let mut dev = [0; 4];
+    dev.copy_from_slice(&buffer[DEV..DEV + 4]);
+    let dev = u32::from_ne_bytes(dev);
+    let number = (dev >> 8 & 0xfff, dev & 0xff | dev >> 12 & 0xf_ff00);
     let mut name = [0; NAME_LEN];
     name.copy_from_slice(&buffer[NAME..NAME + NAME_LEN]);
-    (known == 0).then_some(name)
+    known.then_some((number, name))
 }

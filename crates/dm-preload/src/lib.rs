@@ -5,10 +5,10 @@
 //!   open("/dev/mapper/control")  ->  a socket of the server's, as the program's descriptor
 //!   ioctl(that socket, ..)       ->  a request over a separate connection, an answer  forward.rs
 //!   fopen("/proc/devices")       ->  the same, with a line for device-mapper          devices.rs
-//!   readlink("/sys/dev/block/N") ->  dm-N for a loop device of the server's           devices.rs
+//!   readlink("/sys/dev/block/N") ->  dm-N for a disk of the server's                  devices.rs
 //!   opendir("/sys/../holders")   ->  the server's folder of the devices on a device   devices.rs
 //!   dm_device_get_name(..)       ->  the server's name of a device                    devices.rs
-//!   mknod(..)                    ->  a loop device's number, if LVM means one         devices.rs
+//!   mknod(..)                    ->  a device's own number, if LVM means one          devices.rs
 //!   syscall(SYS_add_key, ..)     ->  Linux; keys go to the server, too                keys.rs
 //!   other calls                  ->  the C library                                    real.rs
 //! ```

@@ -17,6 +17,8 @@ const ENDING: Duration = Duration::from_secs(10);
 /// A device.
 pub(crate) struct Device {
     node: Box<dyn Node>,
+    /// The number that it was made with, by which its maker may still call it.
+    first_number: DeviceNumber,
     /// Held by each command that changes the device, for the command's whole time.
     turn: Mutex<()>,
     /// Held while the device is renamed, and while it is removed under its name. Taken before
@@ -87,6 +89,7 @@ pub(crate) struct Snapshot {
 impl Device {
     pub(crate) fn new(node: Box<dyn Node>) -> Self {
         Self {
+            first_number: node.number(),
             node,
             turn: Mutex::default(),
             naming: Mutex::default(),
@@ -121,6 +124,12 @@ impl Device {
 
     pub(crate) fn number(&self) -> DeviceNumber {
         self.node.number()
+    }
+
+    /// Returns the number that the device was made with. It never changes, and no other device has
+    /// it.
+    pub(crate) fn first_number(&self) -> DeviceNumber {
+        self.first_number
     }
 
     pub(crate) fn node(&self) -> &dyn Node {
@@ -248,13 +257,13 @@ impl Device {
     fn begin(&self, table: &Loaded, names: Names<'_>) -> Result<()> {
         // From here on, a later server knows which parts may exist.
         self.node.remember(names)?;
-        table.served.show(&self.node.file())?;
-        self.node.attach(table.room, table.read_only)?;
-        self.node.name(names, None).or_else(|e| self.node.detach().and(Err(e)))
+        self.node.show(&*table.served, table.room, table.read_only)?;
+        self.node.name(names, None).or_else(|e| self.node.detach(&*table.served).and(Err(e)))
     }
 
     /// Replaces a table by another, between two requests.
     fn swap(&self, old: &Loaded, new: &Loaded) -> Result<()> {
+        self.node.accepts(new.room)?;
         if !self.state().suspended {
             self.node.sync()?;
         }
@@ -328,7 +337,7 @@ impl Device {
                 live.served.release();
             }
             let suspended = self.state().suspended;
-            if let Err(e) = self.node.sync().and_then(|()| self.node.detach()) {
+            if let Err(e) = self.node.sync().and_then(|()| self.node.detach(&*live.served)) {
                 if suspended {
                     live.served.suspend()?;
                 }

@@ -66,13 +66,24 @@ impl<H: Host> Host for Arc<H> {
     }
 }
 
-/// A mount that a table's server hands over to the next table's server.
+/// A mount or a disk that a table's server hands over to the next table's server.
 #[derive(Debug)]
 pub struct Given {
-    /// The source of requests.
-    pub device: OwnedFd,
+    /// The source of a mount's requests.
+    pub device: Option<OwnedFd>,
     /// The next server's information about it.
     pub place: String,
+}
+
+/// A ublk disk that is to be made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UblkDisk {
+    /// The path beside which the table's server has its files.
+    pub file: PathBuf,
+    /// The N of /dev/ublkbN.
+    pub id: u32,
+    /// A number that only this device has.
+    pub identity: u64,
 }
 
 /// The outcome of a message to a target.
@@ -93,6 +104,18 @@ pub trait Served: Send + Sync {
     /// # Errors
     /// The errors of the system calls.
     fn show(&self, file: &Path) -> Result<()>;
+
+    /// Shows the table as a ublk disk.
+    ///
+    /// # Errors
+    /// `EBUSY` when another program has the disk's number; the errors of the system calls.
+    fn show_disk(&self, disk: &UblkDisk) -> Result<()>;
+
+    /// Takes that disk away.
+    ///
+    /// # Errors
+    /// `EBUSY` when a program has claimed the disk: the disk stays.
+    fn hide_disk(&self) -> Result<()>;
 
     /// Ends the requests in progress, accepts no more requests, flushes, and returns the file for
     /// another table. If no other table takes it, [`Served::keep`] follows.
@@ -179,19 +202,24 @@ pub trait Nodes: Send + Sync {
     }
 }
 
-/// A block device. It exists from its creation on, with size 0 until it is attached.
+/// A block device. It shows nothing until it shows a table.
 pub trait Node: Send + Sync {
-    /// Returns the device's number.
+    /// Returns the device's number. It may be another one once the device has shown a table.
     fn number(&self) -> DeviceNumber;
 
-    /// Returns the path where a table shows its file for the device.
-    fn file(&self) -> PathBuf;
-
-    /// Binds the device to that file.
+    /// Shows the first table.
     ///
     /// # Errors
     /// The errors of the system calls.
-    fn attach(&self, room: Room, read_only: bool) -> Result<()>;
+    fn show(&self, table: &dyn Served, room: Room, read_only: bool) -> Result<()>;
+
+    /// Refuses a further table that the device cannot show.
+    ///
+    /// # Errors
+    /// `EINVAL`.
+    fn accepts(&self, _room: Room) -> Result<()> {
+        Ok(())
+    }
 
     /// Adapts the device to another table's size.
     ///
@@ -199,11 +227,11 @@ pub trait Node: Send + Sync {
     /// The errors of the system calls.
     fn follow(&self, room: Room) -> Result<()>;
 
-    /// Unbinds the device from the file.
+    /// Takes the device off its table.
     ///
     /// # Errors
     /// `EBUSY` while other programs have it open.
-    fn detach(&self) -> Result<()>;
+    fn detach(&self, table: &dyn Served) -> Result<()>;
 
     /// Returns the number of openers, as far as this process can see. Table servers do not count.
     /// With `is_below`, tables lie on it, and an exclusive claim is theirs.

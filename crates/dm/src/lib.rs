@@ -11,10 +11,12 @@
 //!     |- device     one device: live table, inactive table, suspended, events
 //!     |
 //!     +-- Host      loads tables: in the command, a process for each     crates/underseal/src/dm
-//!     |     Served  a ready table: shown as a file, handed over, suspended, ended
+//!     |     Served  a ready table: shown as a file or a disk, handed over, suspended, ended
 //!     +-- Nodes     block devices
-//!           loops   loop devices over those files; opens: their openers; links: names in /dev;
-//!                   holders: which lie on which
+//!           loops   loop devices over those files
+//!           ublk    ublk disks that the tables' servers serve
+//!           names   what the system shows of either; links: names in /dev; opens: their openers;
+//!                   holders: which lie on which; left: devices of a killed server
 //! ```
 //!
 //! The sources of the answers are include/uapi/linux/dm-ioctl.h and the behaviour of
@@ -28,9 +30,11 @@ pub mod header;
 mod holders;
 mod host;
 mod keys;
+mod left;
 mod links;
 mod loops;
 mod mapper;
+mod names;
 mod node_name;
 mod number;
 mod opens;
@@ -41,14 +45,18 @@ mod sender;
 pub mod server;
 pub mod supervised;
 mod targets;
+mod ublk;
 
 pub use error::{Error, Result};
-pub use host::{Given, Host, Messaged, Names, Node, Nodes, Room, Served, Table, TableLoad};
+pub use host::{Given, Host, Messaged, Names, Node, Nodes, Room, Served, Table, TableLoad, UblkDisk};
 pub use keys::GrantedKeys;
-pub use loops::{Attachment, LeftNode, LoopNodes, LoopStep, LoopWork, LoopWorker, OWNER_FILE};
+pub use left::LeftNode;
+pub use loops::{Attachment, LoopNodes, LoopStep, LoopWork, LoopWorker};
 pub use mapper::{Caller, Command, Mapper};
+pub use names::OWNER_FILE;
 pub use number::DeviceNumber;
 pub use opens::{Family, openers};
 pub use registry::check_name;
 pub(crate) use registry::check_uuid;
 pub use targets::TARGETS;
+pub use ublk::{UblkDriver, UblkNodes};

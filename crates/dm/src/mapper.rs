@@ -4,6 +4,7 @@ mod deferred;
 mod query;
 mod rings;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::device::{Device, Snapshot};
 use crate::header::{Message, flags, text};
 use crate::host::{Host, Nodes, Table};
 use crate::keys::KeptKeys;
-use crate::loops::{Attachment, LeftNode};
+use crate::left::LeftNode;
 use crate::records;
 use crate::registry::{Called, Entry, Registry};
 use crate::{Error, GrantedKeys, Result, check_name, check_uuid};
@@ -126,8 +127,8 @@ impl Mapper {
         }
         left.show();
         let LeftNode { node, name, uuid, is_deferred, was_loaded, .. } = left;
-        node.lies(Some(Attachment { room: table.room, read_only }));
-        let device = Device::adopted(Box::new(node), table, read_only, suspended, was_loaded);
+        node.lies(table.room, read_only);
+        let device = Device::adopted(node, table, read_only, suspended, was_loaded);
         let entry = self.0.registry.add(&name, &uuid, Arc::new(device))?;
         self.show_holders(&entry);
         if is_deferred { self.defer(entry) } else { Ok(()) }
@@ -230,7 +231,7 @@ impl Mapper {
 
     /// With `only_deferred`, removes the device unless that was cancelled.
     fn take_away_named(&self, entry: &Entry, _naming: MutexGuard<'_, ()>, only_deferred: bool) -> Result<()> {
-        let by_number = Called { name: "", uuid: "", dev: Some(entry.device.number()) };
+        let by_number = Called { name: "", uuid: "", dev: Some(entry.device.first_number()) };
         let found = self.0.registry.find(by_number).ok();
         let entry = &found.filter(|found| Arc::ptr_eq(&found.device, &entry.device)).ok_or_else(|| {
             Error::new(Errno::NXIO, format!("{}: the device is removed already", entry.name))
@@ -238,10 +239,11 @@ impl Mapper {
         if self.opens(entry) > 0 {
             return Err(Error::new(Errno::BUSY, format!("{}: the device is in use", entry.name)));
         }
+        let number = entry.device.number();
         entry.device.remove(entry.names(), only_deferred)?;
-        self.0.registry.remove(entry.device.number());
+        self.0.registry.remove(&entry.device);
         entry.device.node().give_back();
-        self.show_holders(entry);
+        self.0.nodes.lies_on(number, entry.names(), &BTreeSet::new());
         Ok(())
     }
 
@@ -311,7 +313,11 @@ impl Mapper {
             entry.device.suspend()?;
         } else {
             message.set_flags(message.flags() & !flags::INACTIVE_PRESENT);
+            let before = entry.device.number();
             let resumed = entry.device.resume(entry.names());
+            if entry.device.number() != before {
+                self.0.nodes.lies_on(before, entry.names(), &BTreeSet::new());
+            }
             self.show_holders(&entry);
             resumed?;
             self.remove_deferred();

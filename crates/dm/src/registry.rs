@@ -13,7 +13,11 @@ use crate::{DeviceNumber, Error, Result};
 /// The largest number of devices.
 const MOST: usize = 10_000;
 
-/// All devices.
+/// The major numbers of loop devices and of ublk disks (`LOOP_MAJOR`, `BLOCK_EXT_MAJOR`). Other
+/// disks have the second one, too.
+const OWN_MAJORS: [u32; 2] = [7, 259];
+
+/// All devices, by the numbers that they were made with.
 #[derive(Default)]
 pub(crate) struct Registry(Mutex<BTreeMap<DeviceNumber, Entry>>);
 
@@ -54,7 +58,11 @@ impl Registry {
             return Err(Error::new(Errno::NOMEM, format!("there are {MOST} devices already")));
         }
         let entry = Entry { name: name.into(), uuid: uuid.into(), device };
-        all.insert(entry.device.number(), entry.clone());
+        let number = entry.device.first_number();
+        if all.contains_key(&number) {
+            return Err(Error::new(Errno::BUSY, format!("{number}: a device has that number")));
+        }
+        all.insert(number, entry.clone());
         Ok(entry)
     }
 
@@ -62,11 +70,7 @@ impl Registry {
     pub(crate) fn find(&self, called: Called<'_>) -> Result<Entry> {
         let all = self.lock();
         let found = match called {
-            // libdevmapper asks with its own major number for device mapper, whatever the devices'
-            // own is.
-            Called { name: "", uuid: "", dev: Some(dev) } => {
-                all.values().find(|entry| entry.device.number().minor == dev.minor)
-            }
+            Called { name: "", uuid: "", dev: Some(dev) } => by_number(&all, dev),
             Called { name: "", uuid, dev: None } if !uuid.is_empty() => {
                 all.values().find(|entry| entry.uuid == uuid)
             }
@@ -80,7 +84,7 @@ impl Registry {
 
     /// Returns the device of this number.
     pub(crate) fn at(&self, number: DeviceNumber) -> Option<Entry> {
-        self.lock().get(&number).cloned()
+        of_number(&self.lock(), number).cloned()
     }
 
     /// Renames a device, or sets the UUID of a device that has none. Returns the device under its
@@ -91,7 +95,7 @@ impl Registry {
         let (name, uuid) = if is_uuid { ("", new) } else { (new, "") };
         is_free(&all, name, uuid)?;
         let gone = || Error::new(Errno::NXIO, "there is no such device");
-        let entry = all.get_mut(&old.device.number()).ok_or_else(gone)?;
+        let entry = all.get_mut(&old.device.first_number()).ok_or_else(gone)?;
         match is_uuid {
             true if !entry.uuid.is_empty() => {
                 let why = format!("Unable to change uuid of mapped device {}: it has one", entry.name);
@@ -105,14 +109,14 @@ impl Registry {
 
     /// Gives a device the names back that it had before it was renamed.
     pub(crate) fn put_back(&self, old: &Entry) {
-        if let Some(entry) = self.lock().get_mut(&old.device.number()) {
+        if let Some(entry) = self.lock().get_mut(&old.device.first_number()) {
             (entry.name, entry.uuid) = (old.name.clone(), old.uuid.clone());
         }
     }
 
     /// Removes a device from the registry.
-    pub(crate) fn remove(&self, number: DeviceNumber) {
-        self.lock().remove(&number);
+    pub(crate) fn remove(&self, device: &Device) {
+        self.lock().remove(&device.first_number());
     }
 
     /// Returns all devices, in the order of their names.
@@ -141,6 +145,24 @@ impl Registry {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<DeviceNumber, Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns the device that a caller means by a number.
+fn by_number(all: &BTreeMap<DeviceNumber, Entry>, dev: DeviceNumber) -> Option<&Entry> {
+    if let Some(entry) = of_number(all, dev) {
+        return Some(entry);
+    }
+    // libdevmapper asks with its own major number for device mapper, whatever the devices' own is.
+    let mut same = all
+        .values()
+        .filter(|entry| !OWN_MAJORS.contains(&dev.major) && entry.device.number().minor == dev.minor);
+    same.next().filter(|_| same.next().is_none())
+}
+
+/// Returns the device that has this number, or had it before its first table.
+fn of_number(all: &BTreeMap<DeviceNumber, Entry>, number: DeviceNumber) -> Option<&Entry> {
+    let made = all.get(&number);
+    made.or_else(|| all.values().find(|entry| entry.device.number() == number))
 }
 
 fn is_free(all: &BTreeMap<DeviceNumber, Entry>, name: &str, uuid: &str) -> Result<()> {

@@ -1,14 +1,14 @@
 //! A simulated machine: tables that serve nothing and nodes without devices, for tests and fuzzing.
 //! Both record their calls, in order.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::io::Errno;
 use underseal_cipher::Key;
 
-use crate::host::{Given, Host, Messaged, Names, Node, Nodes, Served, Table, TableLoad};
+use crate::host::{Given, Host, Messaged, Names, Node, Nodes, Served, Table, TableLoad, UblkDisk};
 use crate::records::Line;
 use crate::{DeviceNumber, Error, GrantedKeys, Mapper, Result, Room};
 
@@ -87,10 +87,17 @@ impl Served for Fake {
         self.does("show")
     }
 
+    fn show_disk(&self, _disk: &UblkDisk) -> Result<()> {
+        self.does("show_disk")
+    }
+
+    fn hide_disk(&self) -> Result<()> {
+        self.does("hide_disk")
+    }
+
     fn give(&self) -> Result<Given> {
         self.does("give")?;
-        let device = std::fs::File::open("/dev/null").map_err(|e| Error::system("null", &e))?;
-        Ok(Given { device: device.into(), place: String::new() })
+        Ok(Given { device: None, place: String::new() })
     }
 
     fn keep(&self) -> Result<()> {
@@ -158,11 +165,8 @@ impl Node for NoNode {
         self.number
     }
 
-    fn file(&self) -> PathBuf {
-        "/nowhere".into()
-    }
-
-    fn attach(&self, room: Room, _read_only: bool) -> Result<()> {
+    fn show(&self, table: &dyn Served, room: Room, _read_only: bool) -> Result<()> {
+        table.show(Path::new("/nowhere"))?;
         self.machine.log.add(format!("attach {}", room.sectors));
         Ok(())
     }
@@ -172,7 +176,7 @@ impl Node for NoNode {
         Ok(())
     }
 
-    fn detach(&self) -> Result<()> {
+    fn detach(&self, _table: &dyn Served) -> Result<()> {
         self.machine.log.add("detach");
         drop(self.machine.detach_gate.lock().unwrap_or_else(PoisonError::into_inner));
         let timeouts = &self.machine.detach_timeouts;

@@ -5,6 +5,7 @@
 //!     |  claim.rs     the choice of the device: a new one, or one whose server was killed
 //!     |  abandoned.rs a recovery that a process began and did not finish
 //!     |  queues.rs    the threads of its queues
+//!     |  unserved.rs  devices whose servers have ended
 //!     |  pause.rs     releases the device during a handover, and resumes it
 //!     |  params.rs    the parameters of the disk
 //!     |  control.rs   commands to /dev/ublk-control
@@ -51,6 +52,7 @@ mod pause;
 mod queues;
 mod request;
 mod server;
+mod unserved;
 mod worker;
 mod zones;
 
@@ -60,6 +62,7 @@ use serde::{Deserialize, Serialize};
 
 pub use pause::UblkHolder;
 pub use server::{UblkServer, UblkStopper, available};
+pub use unserved::{changes_sizes, exists, stop_unserved};
 
 /// The settings of a ublk export.
 #[derive(Debug, Clone)]
@@ -80,6 +83,9 @@ pub struct UblkConfig {
     pub unprivileged: bool,
     /// How long the device is served while it is in use and the server is to stop.
     pub drain_timeout: Duration,
+    /// True for a device of device mapper: its volumes follow one another, and its users are looked
+    /// for before it is stopped. No link leads to it.
+    pub for_tables: bool,
 }
 
 impl UblkConfig {
@@ -99,6 +105,9 @@ pub struct UblkPlace {
     pub identity: u64,
     /// True when /dev/underseal/NAME leads to the device.
     pub linked: bool,
+    /// As [`UblkConfig::for_tables`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub for_tables: bool,
 }
 
 /// Computes [`UblkConfig::identity`] from the volume's name: FNV-1a.

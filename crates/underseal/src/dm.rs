@@ -12,10 +12,11 @@
 //!     |- layers    tags that a crypt line keeps on another device of device mapper's
 //!     |- apart     processes that make system calls that may hang for ever
 //!     |- lowers    one claim for each lower device, shared by all tables on it
+//!     |- disks     ublk disks, which are stopped when their table servers have ended
 //!     |- child     a table server, as the back end sees it
 //!     |     |  orders: JSON, descriptors and tables over a socket
 //!     |     |- owner   which of a device's table servers has its file
-//!     +- server    a table server: a process for one table, which serves it as a file
+//!     +- server    a table server: a process for one table, which serves it as a file or a disk
 //! ```
 //!
 //! Each table has a process, so that a process that ends, or is killed, takes only its own device
@@ -26,6 +27,7 @@ mod adopt;
 pub(crate) mod backend;
 mod cgroup;
 mod child;
+mod disks;
 mod host;
 pub(crate) mod install;
 mod known;

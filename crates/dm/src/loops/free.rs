@@ -6,27 +6,27 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The smallest number that may be free.
 #[derive(Clone)]
-pub(super) struct FreeNumber {
+pub(crate) struct FreeNumber {
     number: Arc<AtomicU32>,
     least: u32,
 }
 
 impl FreeNumber {
     /// Returns numbers from this number on.
-    pub(super) fn from(least: u32) -> Self {
+    pub(crate) fn from(least: u32) -> Self {
         Self { number: Arc::new(AtomicU32::new(least)), least }
     }
 
-    pub(super) fn get(&self) -> u32 {
+    pub(crate) fn get(&self) -> u32 {
         self.number.load(Ordering::Relaxed)
     }
 
     /// Records that all numbers up to this one are in use.
-    pub(super) fn taken(&self, number: u32) {
+    pub(crate) fn taken(&self, number: u32) {
         self.number.store(number.saturating_add(1), Ordering::Relaxed);
     }
 
-    pub(super) fn given_back(&self, number: u32) {
+    pub(crate) fn given_back(&self, number: u32) {
         self.number.fetch_min(number.max(self.least), Ordering::Relaxed);
     }
 }

@@ -18,11 +18,13 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use serde::{Deserialize, Serialize};
 
+use super::control;
 use super::requests::{
     CLR_FD, CTL_REMOVE, DIRECT_IO, LoopConfig, LoopInfo, NAME, READ_ONLY, SET_BLOCK_SIZE, SET_CAPACITY,
     configure, ioctl, set_status,
 };
-use super::{DEFERRED, FILE, LOADED, NAMES, UDEV, control};
+use crate::left::FILE;
+use crate::names::{Disk, KEPT};
 use crate::opens::{is_claimed, opens};
 use crate::{DeviceNumber, Error, Family, Result, Room};
 
@@ -46,6 +48,8 @@ pub struct LoopWork {
     /// The processes that answer for devices, for steps that wait for others.
     pub(super) family: Vec<u32>,
     pub(super) step: LoopStep,
+    /// The kernel's name of a disk that is no loop device, which is looked at or synced.
+    pub(super) disk: Option<String>,
 }
 
 /// The kinds of steps.
@@ -104,9 +108,18 @@ impl LoopWork {
         self.step
     }
 
-    /// The loop device's number.
-    pub fn number(&self) -> u32 {
-        self.number
+    /// A look at another disk than a loop device, or its sync.
+    pub(crate) fn of_disk(disk: &Disk, step: LoopStep) -> Self {
+        let (number, folder, family) = (0, PathBuf::new(), Vec::new());
+        Self { number, dev: disk.number, folder, family, step, disk: Some(disk.name.clone()) }
+    }
+
+    /// The device, as the log calls it.
+    pub fn subject(&self) -> String {
+        match &self.disk {
+            Some(disk) => format!("disk {disk}"),
+            None => format!("loop device {}", self.number),
+        }
     }
 
     /// The work that takes this one back, which was done after its caller's deadline.
@@ -130,7 +143,7 @@ impl LoopWork {
         match self.step {
             LoopStep::Look => return Ok(is_claimed(&self.node())),
             LoopStep::Sync => {
-                let synced = self.open().and_then(|node| node.sync_data());
+                let synced = self.open_for_sync().and_then(|node| node.sync_data());
                 synced.map_err(self.failed("what the kernel has of it cannot be written"))?;
                 return Ok(false);
             }
@@ -292,7 +305,7 @@ impl LoopWork {
         };
         // A server that was killed has left its mount.
         self.clear();
-        for file in [NAMES, UDEV, DEFERRED, LOADED] {
+        for file in KEPT {
             let _ = fs::remove_file(self.folder.join(file));
         }
         // Files of a table's server lie beside it, and go too, unless a server is still there.
@@ -308,7 +321,18 @@ impl LoopWork {
     }
 
     pub(super) fn node(&self) -> PathBuf {
-        format!("/dev/loop{}", self.number).into()
+        match &self.disk {
+            Some(disk) => Path::new("/dev").join(disk),
+            None => format!("/dev/loop{}", self.number).into(),
+        }
+    }
+
+    /// Opens the device to sync it. A read-only ublk disk is opened for reading only.
+    fn open_for_sync(&self) -> io::Result<File> {
+        match &self.disk {
+            Some(_) => File::options().read(true).custom_flags(libc::O_NONBLOCK).open(self.node()),
+            None => self.open(),
+        }
     }
 
     fn open(&self) -> io::Result<File> {

@@ -37,6 +37,7 @@ pub(super) fn claim(
     config: &UblkConfig,
     params: &sys::ublk_params,
 ) -> Result<Claimed> {
+    let params = &params::for_config(*params, config);
     let wanted = config.id.or_else(|| if config.unprivileged { None } else { link::lookup(&config.name) });
     if let Some(id) = wanted {
         match control.info(id) {
@@ -63,11 +64,8 @@ fn take_over(
 ) -> Result<Option<Claimed>> {
     let id = info.dev_id;
     let in_use = |why: String| Err(Error::new(ErrorKind::DeviceInUse, format!("/dev/ublkb{id} {why}")));
-    // Linux from 6.15 on says -1 of a device without a server.
-    let server = Some(info.ublksrv_pid).filter(|pid| *pid > 0).and_then(Pid::from_raw);
-    let server = server.filter(|pid| test_kill_process(*pid) != Err(Errno::SRCH));
     match u32::from(info.state) {
-        sys::UBLK_S_DEV_LIVE if server.is_some() => {
+        sys::UBLK_S_DEV_LIVE if has_server(&info) => {
             in_use(format!("is in use: process {} serves it", info.ublksrv_pid))
         }
         _ if info.ublksrv_flags != config.identity => {
@@ -91,6 +89,13 @@ fn take_over(
             Ok(Some(Claimed { info, recovered: true }))
         }
     }
+}
+
+/// Returns true when the process lives that the driver knows as a device's server.
+pub(super) fn has_server(info: &sys::ublksrv_ctrl_dev_info) -> bool {
+    // Linux from 6.15 on says -1 of a device without a server.
+    let server = Some(info.ublksrv_pid).filter(|pid| *pid > 0).and_then(Pid::from_raw);
+    server.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
 }
 
 /// The known history of a device that is to be recovered.

@@ -3,6 +3,7 @@
 use super::abi as sys;
 use underseal_datapath::{Mapping, Zones};
 
+use super::UblkConfig;
 use crate::{Error, ErrorKind, Result};
 
 /// The longest read or write, in bytes.
@@ -50,6 +51,15 @@ pub(super) fn of(mapping: &Mapping) -> Result<sys::ublk_params> {
         },
         ..Default::default()
     })
+}
+
+/// Adds what a later table may need: whatever a table does not support is answered with
+/// `EOPNOTSUPP`.
+pub(super) fn for_config(mut params: sys::ublk_params, config: &UblkConfig) -> sys::ublk_params {
+    if config.for_tables && params.types & sys::UBLK_PARAM_TYPE_DISCARD != 0 {
+        params.discard.max_discard_sectors = FREED >> 9;
+    }
+    params
 }
 
 /// Returns the size in the kernel's sectors. Bytes beyond the last whole block are not accessible.
@@ -105,12 +115,18 @@ pub(super) fn difference(was: &sys::ublk_params, is: &sys::ublk_params) -> Optio
     if was.basic.dev_sectors != is.basic.dev_sectors {
         return Some(format!("it had {} bytes, the volume has {}", bytes(&was.basic), bytes(&is.basic)));
     }
-    another_disk(was, is)
+    another_disk(was, is, false)
 }
 
 /// Describes a difference in other properties than the size, which can change under a server where
 /// the kernel cannot notify the disk's users.
-pub(super) fn another_disk(was: &sys::ublk_params, is: &sys::ublk_params) -> Option<String> {
+///
+/// A table may be read-only on a disk that is not: its writes fail.
+pub(super) fn another_disk(
+    was: &sys::ublk_params,
+    is: &sys::ublk_params,
+    for_tables: bool,
+) -> Option<String> {
     let (was, is) = (&was.basic, &is.basic);
     let (was_read_only, is_read_only) =
         (was.attrs & sys::UBLK_ATTR_READ_ONLY != 0, is.attrs & sys::UBLK_ATTR_READ_ONLY != 0);
@@ -118,7 +134,7 @@ pub(super) fn another_disk(was: &sys::ublk_params, is: &sys::ublk_params) -> Opt
         let size = |shift: u8| 1u64.checked_shl(shift.into()).unwrap_or(0);
         let (was, is) = (size(was.logical_bs_shift), size(is.logical_bs_shift));
         Some(format!("its blocks were of {was} bytes, the volume's are of {is}"))
-    } else if was_read_only != is_read_only {
+    } else if was_read_only != is_read_only && !for_tables {
         Some(if is_read_only { "it could be written to" } else { "it was read-only" }.into())
     } else {
         None

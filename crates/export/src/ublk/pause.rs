@@ -100,6 +100,17 @@ impl UblkHolder {
         self.ask(|answer| Message::Recover(until, answer), until)
     }
 
+    /// Stops and deletes the device, and waits for that.
+    ///
+    /// # Errors
+    /// `DeviceInUse` when a program has claimed it: it is served on. `Ublk` when the kernel refuses.
+    pub fn close(&self, until: Instant) -> Result<()> {
+        match self.ask(|answer| Message::Close(answer), until) {
+            Err(_) if self.is_gone() => Ok(()),
+            closed => closed,
+        }
+    }
+
     /// Resumes the device in this process.
     pub fn go_on(&self) {
         let until = Instant::now() + GOING_ON;
@@ -151,6 +162,7 @@ impl Device {
             identity: place.identity,
             unprivileged: false,
             drain_timeout: UblkConfig::DRAINS,
+            for_tables: place.for_tables,
         };
         let mut control = ControlDevice::open(false)?;
         let unknown = |e| refused(format!("device {id} cannot be looked at"), e);
@@ -159,7 +171,7 @@ impl Device {
         let is = params::of(&mapping)?;
         let another = match info.ublksrv_flags == config.identity {
             false => Some("it is another volume's".into()),
-            true => params::another_disk(&was, &is),
+            true => params::another_disk(&was, &is, place.for_tables),
         };
         if let Some(why) = another {
             let context = format!("/dev/ublkb{id} cannot be taken over: {why}");

@@ -60,6 +60,8 @@ pub(super) enum Message {
     LetGo(Instant, Sender<Result<()>>),
     Recover(Instant, Sender<Result<()>>),
     GoOn(Sender<Result<()>>),
+    /// Stop, unless a program has claimed the device.
+    Close(Sender<Result<()>>),
 }
 
 /// The state of the device that other threads can see.
@@ -285,16 +287,16 @@ impl Device {
 
     fn shared(&self) -> Shared {
         let UblkConfig { name, identity, .. } = &self.config;
-        let (id, linked) = (self.info.dev_id, self.link.is_some());
+        let (id, linked, for_tables) = (self.info.dev_id, self.link.is_some(), self.config.for_tables);
         Shared {
-            place: UblkPlace { id, name: name.clone(), identity: *identity, linked },
+            place: UblkPlace { id, name: name.clone(), identity: *identity, linked, for_tables },
             stays_not: pause::stays_not(&self.info, &self.config),
             is_gone: AtomicBool::new(false),
         }
     }
 
     fn name(&mut self) {
-        if self.config.unprivileged {
+        if self.config.unprivileged || self.config.for_tables {
             return;
         }
         match Link::make(&self.config.name, self.info.dev_id) {
@@ -352,6 +354,22 @@ impl Device {
                     goes_on = Some(Instant::now());
                     let _ = answer.send(self.go_on());
                 }
+                Ok(Message::Close(answer)) => match exclusive(&self.disk()) {
+                    Err(e) if Errno::from_io_error(&e) == Some(Errno::BUSY) => {
+                        let why = format!("{} is in use", self.disk().display());
+                        let _ = answer.send(Err(Error::new(ErrorKind::DeviceInUse, why)));
+                    }
+                    // A device that cannot be opened is not in use.
+                    claimed => {
+                        let deleted = self.delete(claimed.ok());
+                        let told = deleted
+                            .as_ref()
+                            .map(|()| ())
+                            .map_err(|e| Error::new(e.kind(), underseal_error::with_causes(e).to_string()));
+                        let _ = answer.send(told);
+                        return deleted;
+                    }
+                },
                 Err(RecvTimeoutError::Timeout) => match self.go_on() {
                     Ok(()) => log::info!("{} goes on", self.disk().display()),
                     Err(e) => match self.gone() {
@@ -375,6 +393,9 @@ impl Device {
         }
         if self.at != At::Serves {
             return self.leave();
+        }
+        if self.config.for_tables {
+            return self.delete(None);
         }
         let claim = match self.drained(messages) {
             Ok(claim) => claim,

@@ -88,7 +88,7 @@ impl Adoption {
 
     fn adopt(&self, left: LeftNode) -> Option<LeftNode> {
         let name = left.name().to_owned();
-        match self.tables.adopt(&left.file()) {
+        match self.tables.adopt(&left.file(), left.ublk()) {
             Ok((table, read_only, suspended)) => {
                 log::info!("{name}: taken over from a back end that is gone");
                 if let Err(e) = self.mapper.adopt(left, table, read_only, suspended) {

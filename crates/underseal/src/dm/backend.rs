@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, flock, mknodat};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use underseal_dm::server::{Callers, STAY, serve as answer};
-use underseal_dm::{Family, LoopNodes, Mapper};
+use underseal_dm::{Family, LeftNode, LoopNodes, Mapper, UblkNodes};
 
 use super::adopt::Adoption;
+use super::disks::{self, Driver};
 use super::host::Tables;
 use super::server::stay_in_memory;
 use super::syscall_helper::SyscallHelpers;
@@ -29,6 +30,8 @@ const MAPPER: &str = "/dev/mapper";
 /// The number of the control node: the major number of misc devices, and device mapper's minor
 /// number.
 const CONTROL: (u32, u32) = (10, 236);
+/// The variable that keeps loop devices (`loop`) where ublk disks are possible.
+const NODES: &str = "UNDERSEAL_DM_NODES";
 /// How long a back end without devices and callers stays.
 const IDLE: Duration = Duration::from_secs(30);
 /// How long a back end may take to begin.
@@ -117,9 +120,7 @@ pub(crate) fn serve(folder: &Path, stay: bool) -> Result<()> {
     let program = program.map_err(|e| Error::new(Exit::Failed, "this program has no path").because(&e))?;
     let apart = SyscallHelpers::new(program.clone(), log_file(folder), family.clone());
     let tables = Arc::new(Tables::new(program, log_file(folder), family.clone(), apart.clone()));
-    let nodes = LoopNodes::new(folder, MAPPER, family, Arc::new(apart.clone()));
-    let left = nodes.left();
-    let mapper = Mapper::new(tables.clone(), nodes);
+    let (mapper, left) = mapper(folder, tables.clone(), family, &apart);
     let adoption = Adoption::new(tables, mapper.clone());
     adoption.begin(left);
     let callers = Callers::default();
@@ -149,6 +150,27 @@ pub(crate) fn serve(folder: &Path, stay: bool) -> Result<()> {
     let _ = fs::remove_file(&socket);
     drop(lock);
     Ok(())
+}
+
+/// Returns a mapper whose devices are ublk disks where they can be, and loop devices elsewhere, with
+/// the devices of an earlier back end.
+fn mapper(
+    folder: &Path,
+    tables: Arc<Tables>,
+    family: Family,
+    apart: &SyscallHelpers,
+) -> (Mapper, Vec<LeftNode>) {
+    let worker = Arc::new(apart.clone());
+    let wants_loops = std::env::var_os(NODES).is_some_and(|nodes| nodes == "loop");
+    if disks::are_possible() && !wants_loops {
+        let nodes = UblkNodes::new(folder, MAPPER, family, worker, Arc::new(Driver));
+        let left = nodes.left();
+        (Mapper::new(tables, nodes), left)
+    } else {
+        let nodes = LoopNodes::new(folder, MAPPER, family, worker);
+        let left = nodes.left();
+        (Mapper::new(tables, nodes), left)
+    }
 }
 
 /// Raises this process's limit of descriptors to the maximum: each device and each caller takes

@@ -13,13 +13,14 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use underseal_cipher::Key;
 use underseal_dm::records::Line as TableLine;
-use underseal_dm::{Error, Family, Given, GrantedKeys, Messaged, Result, Served, Table};
+use underseal_dm::{Error, Family, Given, GrantedKeys, Messaged, Result, Served, Table, UblkDisk};
 use underseal_volume::table::TableKey;
 use zeroize::Zeroizing;
 
+use super::disks::ServedDisk;
 use super::known::RememberedTable;
 use super::lowers::{Claim, Lowers, beneath};
-use super::orders::{Answer, LayerWords, Order};
+use super::orders::{Answer, CarriedPlace, LayerWords, Order};
 use super::timed_line::TimedLine;
 use super::{SERVER_SOCKET, owner};
 
@@ -39,6 +40,8 @@ pub(super) struct Child {
     claims: Vec<Arc<Claim>>,
     /// The facts that the server keeps for the next back end.
     known: Mutex<Option<RememberedTable>>,
+    /// The table's disk.
+    disk: Mutex<Option<ServedDisk>>,
 }
 
 impl Child {
@@ -65,11 +68,17 @@ impl Child {
         family.add(pid);
         let line = Mutex::new(TimedLine::new(ours).map_err(failed)?);
         let (process, known) = (Mutex::new(Some(process)), Mutex::default());
-        Ok(Self { line, process, pid, family, claims, known })
+        Ok(Self { line, process, pid, family, claims, known, disk: Mutex::default() })
     }
 
-    /// Adopts the server of a file whose back end is gone. Returns whether its table is suspended.
-    pub(super) fn adopt(file: &Path, lowers: &Lowers, family: Family) -> Result<(Self, bool)> {
+    /// Adopts the server of a file or a disk whose back end is gone. Returns whether its table is
+    /// suspended.
+    pub(super) fn adopt(
+        file: &Path,
+        disk: Option<(u32, u64)>,
+        lowers: &Lowers,
+        family: Family,
+    ) -> Result<(Self, bool)> {
         let stream = Self::reach(file)?;
         let pid = rustix::net::sockopt::socket_peercred(&stream)
             .map_err(|e| Error::system("a table's server is not known", &e.into()))?
@@ -86,7 +95,10 @@ impl Child {
         let pid = u32::try_from(pid.as_raw_nonzero().get()).unwrap_or_default();
         family.add(pid);
         let (line, process) = (Mutex::new(line), Mutex::new(None));
-        Ok((Self { line, process, pid, family, claims, known: Mutex::new(Some(known)) }, suspended))
+        let (known, no_disk) = (Mutex::new(Some(known)), Mutex::default());
+        let this = Self { line, process, pid, family, claims, known, disk: no_disk };
+        disk.map_or(Ok(()), |(id, identity)| this.watch(id, identity))?;
+        Ok((this, suspended))
     }
 
     /// Connects to the server of a file whose back end is gone: it waits at a socket beside the
@@ -231,6 +243,18 @@ impl Child {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Watches over the disk that the server has.
+    fn watch(&self, id: u32, identity: u64) -> Result<()> {
+        let socket = self.line().socket();
+        let socket = socket.map_err(|e| Error::system("a table's server cannot be watched", &e))?;
+        *self.disk() = Some(ServedDisk::watch(id, identity, socket));
+        Ok(())
+    }
+
+    fn disk(&self) -> MutexGuard<'_, Option<ServedDisk>> {
+        self.disk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Waits for the end of a process that is about to end by itself.
     fn wait(&self) {
         let process = self.process.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -260,11 +284,42 @@ impl Served for Child {
         self.ask(&Order::Show { file: file.into() }, SOON)
     }
 
+    fn show_disk(&self, disk: &UblkDisk) -> Result<()> {
+        self.ask(&Order::ShowDisk { disk: disk.clone() }, SOON)?;
+        self.watch(disk.id, disk.identity)
+    }
+
+    fn hide_disk(&self) -> Result<()> {
+        if let Some(disk) = &*self.disk() {
+            disk.let_go();
+        }
+        let hidden = self.ask(&Order::HideDisk, FLUSHES);
+        let Some(disk) = self.disk().take() else { return hidden };
+        match hidden {
+            // Its server was killed.
+            Err(e) if e.errno() == Errno::IO => {
+                let stopped = disk.stop();
+                if stopped.is_err() {
+                    *self.disk() = Some(disk);
+                }
+                stopped
+            }
+            Err(e) => {
+                let (id, identity) = disk.is();
+                self.watch(id, identity).and(Err(e))
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
     fn give(&self) -> Result<Given> {
         let given = self.ask_with(&Order::Give, &[], &[], FLUSHES);
         match given.inspect_err(|e| self.go_on_later(&Order::Keep, e))? {
             (Answer::Given { place, turn }, mut fds) => {
-                let device = fds.pop().ok_or_else(nonsense)?;
+                let device = fds.pop();
+                if let Some(disk) = &*self.disk() {
+                    disk.let_go();
+                }
                 let place = serde_json::to_string(&(place, turn)).map_err(|_| nonsense())?;
                 Ok(Given { device, place })
             }
@@ -273,7 +328,23 @@ impl Served for Child {
     }
 
     fn keep(&self) -> Result<()> {
-        self.ask(&Order::Keep, SOON)
+        let disk = self.disk().take();
+        let kept = self.ask(&Order::Keep, SOON);
+        let Some(disk) = disk else { return kept };
+        match kept {
+            // Its server was killed, and the next one has failed.
+            Err(e) if e.errno() == Errno::IO => {
+                if let Err(worse) = disk.stop() {
+                    log::error!("{worse}");
+                }
+                *self.disk() = Some(disk);
+                Err(e)
+            }
+            kept => {
+                let (id, identity) = disk.is();
+                self.watch(id, identity).and(kept)
+            }
+        }
     }
 
     fn leave(&self) {
@@ -284,9 +355,14 @@ impl Served for Child {
     }
 
     fn take(&self, Given { device, place }: Given) -> Result<()> {
-        let (place, turn) = serde_json::from_str(&place).map_err(|_| nonsense())?;
-        match self.ask_with(&Order::Take { place, turn }, &[device.as_fd()], &[], FLUSHES)? {
-            (Answer::Done, _) => Ok(()),
+        let (place, turn): (CarriedPlace, u64) = serde_json::from_str(&place).map_err(|_| nonsense())?;
+        let disk = match &place {
+            CarriedPlace::Mount(_) => None,
+            CarriedPlace::Disk { place, .. } => Some((place.id, place.identity)),
+        };
+        let fds: Vec<_> = device.iter().map(AsFd::as_fd).collect();
+        match self.ask_with(&Order::Take { place, turn }, &fds, &[], FLUSHES)? {
+            (Answer::Done, _) => disk.map_or(Ok(()), |(id, identity)| self.watch(id, identity)),
             _ => Err(nonsense()),
         }
     }
@@ -345,6 +421,9 @@ impl Served for Child {
     }
 
     fn end(&self) -> Result<()> {
+        if let Some(disk) = &*self.disk() {
+            disk.let_go();
+        }
         let ended = self.ask(&Order::End, FLUSHES);
         self.wait();
         ended

@@ -36,8 +36,8 @@ impl Tables {
 impl Tables {
     /// Returns the table of a server whose back end is gone, whether it is read-only, and whether
     /// it is suspended.
-    pub(super) fn adopt(&self, file: &Path) -> Result<(Loaded, bool, bool)> {
-        let (child, suspended) = Child::adopt(file, &self.lowers, self.family.clone())?;
+    pub(super) fn adopt(&self, file: &Path, disk: Option<(u32, u64)>) -> Result<(Loaded, bool, bool)> {
+        let (child, suspended) = Child::adopt(file, disk, &self.lowers, self.family.clone())?;
         let (table, read_only) = Arc::new(child).table()?;
         Ok((table, read_only, suspended))
     }

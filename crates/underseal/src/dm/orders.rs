@@ -1,7 +1,28 @@
 //! Messages between the back end and a table server.
 
 use serde::{Deserialize, Serialize};
+use underseal_dm::UblkDisk;
 use underseal_export::fuse::MountPlace;
+use underseal_export::ublk::UblkPlace;
+
+/// What one table server hands over to the next.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) enum CarriedPlace {
+    /// A mount, whose descriptor comes along.
+    Mount(Box<MountPlace>),
+    /// A ublk disk, and the path beside which its servers have their files.
+    Disk { place: UblkPlace, file: std::path::PathBuf },
+}
+
+impl CarriedPlace {
+    /// Returns the path beside which the device's servers have their files.
+    pub(super) fn file(&self) -> &std::path::Path {
+        match self {
+            Self::Mount(place) => &place.path,
+            Self::Disk { file, .. } => file,
+        }
+    }
+}
 
 /// What a layer of dm-integrity is, as the kernel prints it in a table: no keys.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,14 +46,19 @@ pub(super) enum Order {
     },
     /// Shows the table as this file.
     Show { file: std::path::PathBuf },
-    /// Ends requests in flight, flushes, and returns the file's mount.
+    /// Shows the table as a ublk disk.
+    ShowDisk { disk: UblkDisk },
+    /// Takes the disk away, unless a program has claimed it.
+    HideDisk,
+    /// Ends requests in flight, flushes, and returns the file's mount, or the disk.
     Give,
     /// Resumes after `Give`.
     Keep,
     /// Ends, since another server has the file.
     Leave,
-    /// Continues with the file of another table, given in this turn: the descriptor.
-    Take { place: MountPlace, turn: u64 },
+    /// Continues with the file of another table, given in this turn: the descriptor; or with its
+    /// disk.
+    Take { place: CarriedPlace, turn: u64 },
     /// Ends requests in flight, flushes, and takes no more.
     Suspend,
     /// Resumes; with `anyway`, requests that need a wiped key fail.
@@ -47,7 +73,7 @@ pub(super) enum Order {
     Remember,
     /// Returns the facts to another back end; the devices come with them.
     Adopt,
-    /// Unmounts the file, flushes, ends.
+    /// Takes the file or the disk away, flushes, ends.
     End,
 }
 
@@ -60,9 +86,10 @@ pub(super) enum Answer {
         block: u32,
         layers: Vec<Option<LayerWords>>,
     },
-    /// The file's mount, and the server's turn in which it is given; the descriptor is the mount's.
+    /// The file's mount or the disk, and the server's turn in which it is given; the descriptor is
+    /// the mount's.
     Given {
-        place: Box<MountPlace>,
+        place: CarriedPlace,
         turn: u64,
     },
     Status {

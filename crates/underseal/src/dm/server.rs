@@ -1,37 +1,37 @@
-//! A table server: a process for one table, which serves it as a file.
+//! A table server: a process for one table, which serves it as a file or as a ublk disk.
 //!
 //! Orders come over the socket that is its stdin. When the back end is gone, the table server
-//! continues, until its file is unmounted or another back end adopts the table (`orphan.rs`).
+//! continues, until its file is unmounted, its disk is stopped, or another back end adopts the
+//! table (`orphan.rs`).
 
 mod integrity;
 mod opened;
 mod orphan;
+mod shown;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::mm::{MlockAllFlags, mlockall};
 use underseal_cipher::Key;
 use underseal_datapath::Mapping;
-use underseal_export::TellSize;
+use underseal_dm::UblkDisk;
 use underseal_export::control::Line;
-use underseal_export::fuse::{
-    CarriedMount, FuseConfig, FuseHolder, FuseServer, FuseStopper, MountPlace, MountPoint,
-};
 use underseal_export::net::Socket;
 use underseal_volume::Keyless;
 use underseal_volume::table::TableKey;
 
-use super::orders::{Answer, Order};
+use super::orders::{Answer, CarriedPlace, Order};
 use super::owner::{Owner, Ownership};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use opened::Opened;
+use shown::Shown;
 
 /// How long requests in flight may take when no more are taken.
 const DRAIN: Duration = Duration::from_secs(120);
@@ -136,16 +136,6 @@ enum Suspended {
     ForGiving,
 }
 
-/// A table that is shown as a file.
-struct Shown {
-    carried: CarriedMount,
-    holder: FuseHolder,
-    stopper: FuseStopper,
-    serves: JoinHandle<()>,
-    /// Makes the kernel read the file's attributes again.
-    tell: TellSize,
-}
-
 impl Server {
     /// Carries out one order of the back end. An error is the connection's.
     fn serve_order(&mut self, line: &Line) -> Result<Next> {
@@ -190,6 +180,8 @@ impl Server {
                 Ok(Answer::Opened { block, layers }.into())
             }
             Order::Show { file } => self.show(&file).map(|()| Answer::Done.into()),
+            Order::ShowDisk { disk } => self.show_disk(disk).map(|()| Answer::Done.into()),
+            Order::HideDisk => self.hide_disk().map(|()| Answer::Done.into()),
             Order::Take { place, turn } => self.take(place, turn, fds).map(|()| Answer::Done.into()),
             Order::Give => self.give(),
             Order::Keep | Order::Resume { anyway: false } => self.keep().map(|()| Answer::Done.into()),
@@ -224,25 +216,37 @@ impl Server {
     /// Mounts the table.
     fn show(&mut self, file: &Path) -> Obeyed<()> {
         let mapping = self.mapping()?.clone();
-        let failed = |e: underseal_export::Error| refused(Errno::IO)(e.into());
         let owner = Owner::first(file).map_err(not_owned)?;
-        let point = MountPoint::new(file).map_err(failed)?;
-        let server = FuseServer::mount(mapping, &point, &config()).map_err(failed)?;
-        (self.owner, self.shown) = (Some(owner), Some(Shown::new(server)?));
+        (self.owner, self.shown) = (Some(owner), Some(Shown::mount(mapping, file)?));
+        Ok(())
+    }
+
+    /// Makes a disk.
+    fn show_disk(&mut self, disk: UblkDisk) -> Obeyed<()> {
+        let mapping = self.mapping()?.clone();
+        let owner = Owner::first(&disk.file).map_err(not_owned)?;
+        (self.owner, self.shown) = (Some(owner), Some(Shown::disk(mapping, disk)?));
+        Ok(())
+    }
+
+    /// Takes the disk away, unless a program has claimed it.
+    fn hide_disk(&mut self) -> Obeyed<()> {
+        let Some(shown) = &self.shown else { return Ok(()) };
+        shown.close_disk()?;
+        self.shown.take().into_iter().for_each(Shown::wait);
         Ok(())
     }
 
     /// Takes the mount of another server, unless that server has resumed it.
-    fn take(&mut self, place: MountPlace, turn: u64, fds: Vec<OwnedFd>) -> Obeyed<()> {
-        let mut owner = Owner::join(&place.path, turn).map_err(not_owned)?;
+    fn take(&mut self, place: CarriedPlace, turn: u64, fds: Vec<OwnedFd>) -> Obeyed<()> {
+        let mut owner = Owner::join(place.file(), turn).map_err(not_owned)?;
         if owner.claim().map_err(not_owned)? != Ownership::Own {
             return Err((Errno::BUSY, "the live table's server has gone on with the file".into()));
         }
         let taken = self.rest_over(place, fds).and_then(|shown| match owner.settle() {
             Ok(()) => Ok(shown),
             Err(e) => {
-                // Paused threads would unmount the file as they end.
-                std::mem::forget(shown);
+                shown.abandon();
                 Err(not_owned(e))
             }
         });
@@ -262,25 +266,19 @@ impl Server {
     }
 
     /// Opens the devices, if they are not open, and prepares threads for a mount.
-    fn rest_over(&mut self, place: MountPlace, mut fds: Vec<OwnedFd>) -> Obeyed<Shown> {
+    fn rest_over(&mut self, place: CarriedPlace, fds: Vec<OwnedFd>) -> Obeyed<Shown> {
         if self.mapping().is_err() {
             let opened = self.opened.take().ok_or((Errno::INVAL, "there is no table".to_owned()))?;
             self.opened = Some(opened.activate()?);
         }
-        let mapping = self.mapping()?.clone();
-        let device = fds.pop().ok_or((Errno::INVAL, "there is no descriptor".to_owned()))?;
-        let failed = |e: underseal_export::Error| refused(Errno::IO)(e.into());
-        let point = MountPoint::of_carried(&place).map_err(failed)?;
-        let server = FuseServer::take_over(mapping, &point, CarriedMount { device, place }, &config());
-        Shown::new(server.map_err(failed)?)
+        Shown::rest_over(self.mapping()?.clone(), place, fds)
     }
 
     fn go_on_with(&mut self, shown: Shown) {
-        shown.holder.go_on();
-        let size = self.mapping().map(|mapping| mapping.size());
-        // The kernel reads the file's attributes again, and has no page of it.
-        if let Some(why) = size.ok().and_then(|size| (shown.tell)(0, size)) {
-            log::warn!("{why}");
+        shown.go_on();
+        // The kernel reads the attributes again, and has no page of a file.
+        if let Ok(mapping) = self.mapping() {
+            shown.tell_size(mapping.size());
         }
         self.shown = Some(shown);
     }
@@ -304,11 +302,10 @@ impl Server {
         self.opened()?.close().map_err(refused(Errno::IO))?;
         let none = || (Errno::INVAL, "it is not shown".to_owned());
         let shown = self.shown.as_ref().ok_or_else(none)?;
-        let fd = shown.carried.device.try_clone().map_err(|e| (Errno::IO, e.to_string()))?;
-        let place = Box::new(shown.carried.place.clone());
+        let (place, fd) = shown.let_go()?;
         let owner = self.owner.as_mut().ok_or_else(none)?;
         owner.give().map_err(not_owned)?;
-        Ok(Done { answer: Answer::Given { place, turn: owner.turn() }, fd: Some(fd) })
+        Ok(Done { answer: Answer::Given { place, turn: owner.turn() }, fd })
     }
 
     /// Resumes a table that was suspended, or given to another server that has not taken it.
@@ -318,12 +315,9 @@ impl Server {
         }
         if self.given.is_some() && self.opened()?.is_closed_for_good() {
             let shown = self.shown.take().ok_or((Errno::INVAL, "it is not shown".to_owned()))?;
-            let device = shown.carried.device.try_clone().map_err(|e| (Errno::IO, e.to_string()))?;
-            let place = shown.carried.place.clone();
-            // Paused threads would unmount the file as they end.
-            std::mem::forget(shown);
+            let (place, fds) = shown.pass_on()?;
             self.opened = self.opened.take().map(Opened::inactive);
-            let shown = self.rest_over(place, vec![device])?;
+            let shown = self.rest_over(place, fds)?;
             self.go_on_with(shown);
         } else {
             self.resume(false)?;
@@ -361,10 +355,7 @@ impl Server {
             return Ok(());
         }
         if let Some(shown) = &self.shown {
-            shown.holder.hold(Instant::now() + DRAIN).map_err(|e| {
-                shown.holder.go_on();
-                refused(Errno::BUSY)(e.into())
-            })?;
+            shown.hold()?;
         }
         let suspended = mapping.suspend(DRAIN).or_else(|e| {
             if e.kind() == underseal_datapath::ErrorKind::Busy {
@@ -377,7 +368,7 @@ impl Server {
             mapping.hold(DRAIN)
         });
         suspended.map_err(|e| {
-            self.shown.iter().for_each(|shown| shown.holder.go_on());
+            self.shown.iter().for_each(Shown::go_on);
             refused(Errno::IO)(e.into())
         })
     }
@@ -392,7 +383,7 @@ impl Server {
         } else {
             mapping.resume().map_err(|e| refused(Errno::AGAIN)(e.into()))?;
         }
-        self.shown.iter().for_each(|shown| shown.holder.go_on());
+        self.shown.iter().for_each(Shown::go_on);
         Ok(())
     }
 
@@ -427,14 +418,9 @@ impl Server {
         Ok(())
     }
 
-    /// Unmounts, flushes and closes.
+    /// Takes the file or the disk away, flushes and closes.
     fn end(&mut self) -> Obeyed<()> {
-        if let Some(shown) = self.shown.take() {
-            shown.stopper.stop();
-            if shown.serves.join().is_err() {
-                log::error!("the thread that served the table has panicked");
-            }
-        }
+        self.shown.take().into_iter().for_each(Shown::stop);
         let Ok(mapping) = self.mapping().cloned() else { return Ok(()) };
         // Suspended means flushed here, since orders are carried out one by one. The key may be
         // wiped: nothing was written since.
@@ -444,34 +430,10 @@ impl Server {
         flushed.map_err(|e| refused(Errno::IO)(e.into())).and(closed)
     }
 
-    /// Serves until the file is unmounted.
+    /// Serves until somebody else takes the file or the disk away.
     fn alone(mut self) -> Result<()> {
         let Some(shown) = self.shown.take() else { return Ok(()) };
-        let _ = shown.serves.join();
+        shown.wait();
         self.end().map_err(|(_, why)| Error::new(Exit::Lost, why))
     }
-}
-
-impl Shown {
-    fn new(server: FuseServer) -> Obeyed<Self> {
-        let failed = |e: underseal_export::Error| refused(Errno::IO)(e.into());
-        let (carried, holder, stopper) =
-            (server.carried().map_err(failed)?, server.holder(), server.stopper());
-        let tell = server.size_teller();
-        let serve = move || {
-            if let Err(e) = server.run() {
-                log::error!("{}", Error::from(e).what());
-            }
-        };
-        let serves = thread::Builder::new().name("serves".into()).spawn(serve);
-        let serves = serves.map_err(|e| (Errno::AGAIN, e.to_string()))?;
-        Ok(Self { carried, holder, stopper, serves, tell })
-    }
-}
-
-/// Returns the mount's settings. The kernel caches the block device's pages; it must not cache the
-/// file's, too, which may later show another table.
-fn config() -> FuseConfig {
-    // Another table's server may take the mount, which the kernel cannot do through io_uring.
-    FuseConfig { cache: false, io_uring: false, ..FuseConfig::default() }
 }

@@ -31,6 +31,11 @@ impl TimedLine {
         Ok(Self { line: Line::new(Socket::from(OwnedFd::from(stream))), socket, owed: 0 })
     }
 
+    /// Returns another descriptor of the socket, which tells when the process ends.
+    pub(super) fn socket(&self) -> io::Result<OwnedFd> {
+        self.socket.try_clone()
+    }
+
     /// Sends a request, and receives its answer.
     pub(super) fn ask<T: DeserializeOwned>(
         &mut self,

@@ -42,6 +42,7 @@ pub(super) fn start(args: &ServeArgs, image: &Path, mapping: &Arc<Mapping>) -> R
         identity: ublk::identity(whole.as_os_str().as_bytes()),
         unprivileged: !rustix::process::geteuid().is_root(),
         drain_timeout: UblkConfig::DRAINS,
+        for_tables: false,
     };
     Ok(Some(UblkServer::start(mapping.clone(), config)?))
 }

@@ -38,8 +38,8 @@ impl Server {
             }
         }
         let shown = self.shown.as_ref()?;
-        let socket = shown.carried.place.path.with_file_name(SERVER_SOCKET);
-        let next = wait_at(&socket, LOOK, || shown.serves.is_finished());
+        let socket = shown.file().with_file_name(SERVER_SOCKET);
+        let next = wait_at(&socket, LOOK, || shown.is_over());
         next.map(|socket| Line::new(Socket::from(OwnedFd::from(socket))))
     }
 

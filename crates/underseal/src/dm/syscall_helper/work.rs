@@ -60,9 +60,9 @@ impl HelperWork {
     pub(super) fn subject(&self) -> String {
         match self {
             Self::Loop(work) if work.step() == LoopStep::Look => {
-                format!("loop device {} under a look", work.number())
+                format!("{} under a look", work.subject())
             }
-            Self::Loop(work) => format!("loop device {}", work.number()),
+            Self::Loop(work) => work.subject(),
             Self::Find { path } => format!("the path {}", path.display()),
             Self::Open { number, .. } => format!("lower device {number}"),
             Self::Lock { number, .. } => format!("the file of lower device {number}"),
