@@ -120,7 +120,7 @@ impl Drop for Mapper {
 }
 
 /// The library, which cargo builds for no other crate.
-fn library() -> &'static Path {
+pub(crate) fn library() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         let mut cargo = Command::new(env!("CARGO"));

@@ -11,7 +11,7 @@ use crate::guest::{Guest, TWO_PROCESSORS};
 use crate::kernel::lines;
 use crate::support::Scratch;
 use crate::support::volume::Volume;
-use crate::ublk::{disk, recovery, tasks, upgrade, zoned};
+use crate::ublk::{disk, mapper, recovery, tasks, upgrade, zoned};
 
 /// Names the functions, each of which adds the tasks of its subject.
 macro_rules! boot {
@@ -58,6 +58,11 @@ fn a_disk_has_two_processors() {
         recovery::a_recovery_that_another_process_finished_for_one_queue_or_all_is_finished,
         upgrade::a_device_stays_while_new_processes_take_over,
     );
+}
+
+#[test]
+fn a_device_mapper_has_disks() {
+    boot!([], mapper::a_device_of_the_mapper_is_a_disk);
 }
 
 /// A machine to which subjects add their tasks.

@@ -11,6 +11,7 @@
 //!   older.rs     what an older kernel does otherwise
 //!   zoned.rs     volumes on zoned disks have zones
 //!   recovery.rs  servers that are killed, stopped, replaced; half.py dies while it recovers
+//!   mapper.rs    devices of `underseal dm` that are ublk disks
 //!   upgrade.rs   servers that hand over; writer.py looks at the clock
 //! ```
 
@@ -19,6 +20,7 @@ mod bench;
 pub(crate) mod boots;
 mod disk;
 mod machine;
+mod mapper;
 mod older;
 mod recovery;
 pub(crate) mod tasks;
