@@ -215,7 +215,8 @@ impl Node for UblkNode {
     }
 
     fn detach(&self, table: &dyn Served) -> Result<()> {
-        self.is_unused()?;
+        // The server looks for programs that have claimed it.
+        self.is_unused(true)?;
         // Once the disk is gone another one may have its number: no name leads there by then.
         let (name, uuid) = self.folder.remembered();
         let names = Names { name: &name, uuid: &uuid };
@@ -316,7 +317,7 @@ impl LeftDisk for UblkNode {
     }
 
     fn release(&self) -> Result<()> {
-        self.is_unused()
+        self.is_unused(false)
     }
 
     fn is_gone(&self) -> bool {
@@ -333,9 +334,9 @@ impl UblkNode {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fails with `EBUSY` while a program has the disk open.
-    fn is_unused(&self) -> Result<()> {
-        match self.opens(false) {
+    /// Fails with `EBUSY` while a program has the disk open; with `or_claimed`, it may be claimed.
+    fn is_unused(&self, or_claimed: bool) -> Result<()> {
+        match self.opens(or_claimed) {
             0 => Ok(()),
             _ => Err(Error::new(
                 Errno::BUSY,

@@ -13,7 +13,7 @@
 //!     |- apart     processes that make system calls that may hang for ever
 //!     |- lowers    one claim for each lower device, shared by all tables on it
 //!     |- disks     ublk disks, which are stopped when their table servers have ended
-//!     |- child     a table server, as the back end sees it
+//!     |- child     a table server, as the back end sees it; key_words: keys in its tables
 //!     |     |  orders: JSON, descriptors and tables over a socket
 //!     |     |- owner   which of a device's table servers has its file
 //!     +- server    a table server: a process for one table, which serves it as a file or a disk
@@ -30,6 +30,7 @@ mod child;
 mod disks;
 mod host;
 pub(crate) mod install;
+mod key_words;
 mod known;
 mod layers;
 mod lowers;

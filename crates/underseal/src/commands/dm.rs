@@ -21,8 +21,9 @@ use crate::output::{print, printable};
 ///
 /// The command that is run, and all that it starts, find /dev/mapper/control. What they load there
 /// (crypt, integrity, verity, linear, striped, zero, error and delay tables) is served by
-/// Underseal, and shown as a loop device under /dev/mapper. Devices stay when the command has
-/// ended, until they are removed as ever (`cryptsetup close`). Root only.
+/// Underseal, and shown under /dev/mapper as a loop device, or a ublk disk on Linux 6.16 and later.
+/// Devices stay when the command has ended, until they are removed as ever (`cryptsetup close`).
+/// Root only.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DmArgs {

@@ -5,8 +5,9 @@ use underseal_dm::UblkDisk;
 use underseal_export::fuse::MountPlace;
 use underseal_export::ublk::UblkPlace;
 
-/// What one table server hands over to the next.
+/// What one table server hands over to the next. Servers of earlier versions have mounts only.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(untagged)]
 pub(super) enum CarriedPlace {
     /// A mount, whose descriptor comes along.
     Mount(Box<MountPlace>),

@@ -33,6 +33,8 @@ mkdir -p /run/bin
 [ -e /run/bin/underseal ] || cp $OURS /run/bin/underseal
 [ -e /run/bin/library.so ] || cp $LIBRARY /run/bin/library.so
 export UNDERSEAL_DM_LIBRARY=/run/bin/library.so
+# With it dmsetup renames nodes that the back end has renamed.
+unset DM_DISABLE_UDEV
 trap 'cat /run/dm/log' EXIT
 dm() { /run/bin/underseal dm run --folder /run/dm \"$@\"; }
 # of PART: the processes of ours whose command lines have this in them.
@@ -215,8 +217,8 @@ dm dmsetup create x --table '0 2048 zero'
 /run/bin/underseal dm run --folder /run/other dmsetup remove y
 [ $(blockdev --getsz /dev/mapper/x) = 2048 ]
 dm dmsetup remove x
-for device in $(seq 10); do dm dmsetup create s$device --table '0 2048 zero'; done
-dm dmsetup remove_all
+for device in 1 2 3; do dm dmsetup create s$device --table '0 2048 zero'; done
+for device in 2 1 3; do dm dmsetup remove --retry s$device; done
 UNDERSEAL_DM_NODES=loop /run/bin/underseal dm run --folder /run/loops dmsetup create l --table '0 2048 zero'
 [ $(stat -c %Hr /dev/mapper/l) = 7 ]
 UNDERSEAL_DM_NODES=loop /run/bin/underseal dm run --folder /run/loops dmsetup remove l
