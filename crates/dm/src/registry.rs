@@ -202,3 +202,78 @@ pub(crate) fn check_uuid(uuid: &str) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+    use crate::Room;
+    use crate::host::{Node, Served};
+
+    /// A node whose number changes.
+    struct Numbered(u32, Arc<AtomicU32>);
+
+    impl Node for Numbered {
+        fn number(&self) -> DeviceNumber {
+            DeviceNumber::new(self.0, self.1.load(Ordering::Relaxed))
+        }
+        fn show(&self, _table: &dyn Served, _room: Room, _read_only: bool) -> Result<()> {
+            Ok(())
+        }
+        fn follow(&self, _room: Room) -> Result<()> {
+            Ok(())
+        }
+        fn detach(&self, _table: &dyn Served) -> Result<()> {
+            Ok(())
+        }
+        fn opens(&self, _is_below: bool) -> u32 {
+            0
+        }
+        fn sync(&self) -> Result<()> {
+            Ok(())
+        }
+        fn name(&self, _names: Names<'_>, _before: Option<Names<'_>>) -> Result<()> {
+            Ok(())
+        }
+        fn give_back(&self) {}
+        fn unname(&self, _names: Names<'_>) {}
+    }
+
+    #[test]
+    fn a_device_is_found_by_both_its_numbers_and_by_device_mappers_major_number() {
+        let registry = Registry::default();
+        let add = |name, major, minor| {
+            let minor = Arc::new(AtomicU32::new(minor));
+            let device = Arc::new(Device::new(Box::new(Numbered(major, minor.clone()))));
+            registry.add(name, "", device).map(|_| minor)
+        };
+        let find = |number: &str| {
+            let dev = number.parse().ok();
+            registry.find(Called { name: "", uuid: "", dev }).ok().map(|entry| entry.name)
+        };
+        let disk = add("disk", 259, 9000).unwrap();
+        add("loop", 7, 1000).unwrap();
+        assert_eq!(add("other", 259, 9000).unwrap_err().errno(), Errno::BUSY);
+        disk.store(3, Ordering::Relaxed);
+        for (number, name) in [
+            ("259:3", Some("disk")),
+            ("259:9000", Some("disk")),
+            ("253:3", Some("disk")),
+            ("7:1000", Some("loop")),
+            ("253:1000", Some("loop")),
+            // These are other disks.
+            ("7:3", None),
+            ("259:1000", None),
+            ("253:9000", None),
+        ] {
+            assert_eq!(find(number).as_deref(), name, "{number}");
+        }
+        assert_eq!(registry.at(DeviceNumber::new(259, 3)).unwrap().name, "disk");
+        add("third", 7, 3).unwrap();
+        assert_eq!(find("253:3"), None, "either is meant");
+        let disk = registry.find(Called { name: "disk", uuid: "", dev: None }).unwrap();
+        registry.remove(&disk.device);
+        assert_eq!(find("253:3").as_deref(), Some("third"));
+    }
+}

@@ -133,7 +133,8 @@ impl Answers {
         let link =
             fs::read_link(format!("/sys/dev/block/{device}")).ok()?.into_os_string().into_string().ok()?;
         let (folder, name) = link.rsplit_once('/')?;
-        let is_ours = name.starts_with("loop") && self.has_device(device);
+        let may_be_ours = ["loop", "ublkb"].iter().any(|kind| name.starts_with(kind));
+        let is_ours = may_be_ours && self.has_device(device);
         is_ours.then(|| format!("{folder}/dm-{}", device.minor))
     }
 
