@@ -35,7 +35,7 @@ mkdir -p /run/bin
 export UNDERSEAL_DM_LIBRARY=/run/bin/library.so
 # With it dmsetup renames nodes that the back end has renamed.
 unset DM_DISABLE_UDEV
-trap 'cat /run/dm/log' EXIT
+trap 'cat /run/dm/log || true' EXIT
 dm() { /run/bin/underseal dm run --folder /run/dm \"$@\"; }
 # of PART: the processes of ours whose command lines have this in them.
 of() {
@@ -203,7 +203,7 @@ const OTHERS: &str = "
 dm dmsetup create --notable n
 dm dmsetup info n | grep 'State: *ACTIVE'
 dm dmsetup remove n
-dm dmsetup create m --minor 2000 --table '0 2048 zero'
+dm dmsetup create m --major 253 --minor 2000 --table '0 2048 zero'
 [ $(stat -c %Hr:%Lr /dev/mapper/m) = 7:2000 ]
 dm dmsetup remove m
 dm dmsetup create r --readonly --table '0 2048 zero'
