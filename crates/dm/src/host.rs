@@ -84,6 +84,8 @@ pub struct UblkDisk {
     pub id: u32,
     /// A number that only this device has.
     pub identity: u64,
+    /// The table is read-only.
+    pub read_only: bool,
 }
 
 /// The outcome of a message to a target.

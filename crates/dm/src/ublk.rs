@@ -69,6 +69,7 @@ pub struct UblkNodes {
     worker: Arc<dyn LoopWorker>,
     driver: Arc<dyn UblkDriver>,
     free: FreeNumber,
+    makes_loops: bool,
 }
 
 impl UblkNodes {
@@ -82,7 +83,14 @@ impl UblkNodes {
     ) -> Self {
         let (folder, mapper) = (folder.into(), mapper.into());
         let loops = LoopNodes::new(&folder, &mapper, family.clone(), worker.clone());
-        Self { loops, folder, mapper, family, worker, driver, free: FreeNumber::from(FIRST) }
+        let free = FreeNumber::from(FIRST);
+        Self { loops, folder, mapper, family, worker, driver, free, makes_loops: false }
+    }
+
+    /// Makes loop devices for new devices.
+    #[must_use]
+    pub fn making_loops(self, makes_loops: bool) -> Self {
+        Self { makes_loops, ..self }
     }
 
     fn node(&self, number: u32) -> Result<UblkNode> {
@@ -115,7 +123,7 @@ impl Nodes for UblkNodes {
     }
 
     fn create(&self, minor: Option<u32>) -> Result<Box<dyn Node>> {
-        if minor.is_some() {
+        if minor.is_some() || self.makes_loops {
             return self.loops.create(minor);
         }
         let first = self.free.get();
@@ -163,13 +171,14 @@ impl Node for UblkNode {
         self.shown().as_ref().map_or_else(none, |shown| shown.disk.number)
     }
 
-    fn show(&self, table: &dyn Served, room: Room, _read_only: bool) -> Result<()> {
+    fn show(&self, table: &dyn Served, room: Room, read_only: bool) -> Result<()> {
         let file = self.folder.path().join(FILE);
         let mut tried = 0;
         let id = loop {
             let id = self.number + tried * MOST;
             self.keep_id(Some(id))?;
-            match table.show_disk(&UblkDisk { file: file.clone(), id, identity: self.identity }) {
+            let disk = UblkDisk { file: file.clone(), id, identity: self.identity, read_only };
+            match table.show_disk(&disk) {
                 Ok(()) => break id,
                 Err(e) if e.errno() == Errno::BUSY && tried < TRIES => {
                     log::info!("disk {PREFIX}{id} is left out: {e}");

@@ -86,6 +86,8 @@ pub struct UblkConfig {
     /// True for a device of device mapper: its volumes follow one another, and its users are looked
     /// for before it is stopped. No link leads to it.
     pub for_tables: bool,
+    /// True for a device that is read-only, whatever its volume is.
+    pub read_only: bool,
 }
 
 impl UblkConfig {

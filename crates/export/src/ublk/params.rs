@@ -53,11 +53,14 @@ pub(super) fn of(mapping: &Mapping) -> Result<sys::ublk_params> {
     })
 }
 
-/// Adds what a later table may need: whatever a table does not support is answered with
-/// `EOPNOTSUPP`.
+/// Adds what the configuration asks for, and what a later table may need: whatever a table does not
+/// support is answered with `EOPNOTSUPP`.
 pub(super) fn for_config(mut params: sys::ublk_params, config: &UblkConfig) -> sys::ublk_params {
     if config.for_tables && params.types & sys::UBLK_PARAM_TYPE_DISCARD != 0 {
         params.discard.max_discard_sectors = FREED >> 9;
+    }
+    if config.read_only {
+        params.basic.attrs |= sys::UBLK_ATTR_READ_ONLY;
     }
     params
 }

@@ -105,7 +105,7 @@ impl UblkHolder {
     /// # Errors
     /// `DeviceInUse` when a program has claimed it: it is served on. `Ublk` when the kernel refuses.
     pub fn close(&self, until: Instant) -> Result<()> {
-        match self.ask(|answer| Message::Close(answer), until) {
+        match self.ask(Message::Close, until) {
             Err(_) if self.is_gone() => Ok(()),
             closed => closed,
         }
@@ -163,6 +163,7 @@ impl Device {
             unprivileged: false,
             drain_timeout: UblkConfig::DRAINS,
             for_tables: place.for_tables,
+            read_only: false,
         };
         let mut control = ControlDevice::open(false)?;
         let unknown = |e| refused(format!("device {id} cannot be looked at"), e);

@@ -362,11 +362,9 @@ impl Device {
                     // A device that cannot be opened is not in use.
                     claimed => {
                         let deleted = self.delete(claimed.ok());
-                        let told = deleted
-                            .as_ref()
-                            .map(|()| ())
-                            .map_err(|e| Error::new(e.kind(), underseal_error::with_causes(e).to_string()));
-                        let _ = answer.send(told);
+                        let said =
+                            |e: &Error| Error::new(e.kind(), underseal_error::with_causes(e).to_string());
+                        let _ = answer.send(deleted.as_ref().copied().map_err(said));
                         return deleted;
                     }
                 },

@@ -162,8 +162,9 @@ fn mapper(
 ) -> (Mapper, Vec<LeftNode>) {
     let worker = Arc::new(apart.clone());
     let wants_loops = std::env::var_os(NODES).is_some_and(|nodes| nodes == "loop");
-    if disks::are_possible() && !wants_loops {
+    if disks::are_possible() {
         let nodes = UblkNodes::new(folder, MAPPER, family, worker, Arc::new(Driver));
+        let nodes = nodes.making_loops(wants_loops);
         let left = nodes.left();
         (Mapper::new(tables, nodes), left)
     } else {

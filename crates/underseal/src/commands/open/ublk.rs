@@ -43,6 +43,7 @@ pub(super) fn start(args: &ServeArgs, image: &Path, mapping: &Arc<Mapping>) -> R
         unprivileged: !rustix::process::geteuid().is_root(),
         drain_timeout: UblkConfig::DRAINS,
         for_tables: false,
+        read_only: false,
     };
     Ok(Some(UblkServer::start(mapping.clone(), config)?))
 }

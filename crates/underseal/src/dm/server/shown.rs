@@ -67,6 +67,7 @@ impl Shown {
             unprivileged: false,
             drain_timeout: Duration::ZERO,
             for_tables: true,
+            read_only: disk.read_only,
         };
         Self::of_disk(UblkServer::start(mapping, config).map_err(failed)?, disk.file)
     }
