@@ -238,8 +238,8 @@ fn read(path: &CStr, to: &mut [u8]) -> usize {
     }
 }
 
-/// Reads a link. The link /sys/dev/block/MAJOR:MINOR ends in `loopN` or `ublkbN` for a device of the
-/// server's, and in `dm-MINOR` here: libraries recognize devices of device mapper by that.
+/// Reads a link. The link /sys/dev/block/MAJOR:MINOR ends in `loopN` or `ublkbN` for a device of
+/// the server's, and in `dm-MINOR` here: libraries recognize devices of device mapper by that.
 ///
 /// # Safety
 /// As for readlink(2).

@@ -95,8 +95,8 @@ impl LeftNode {
 
     /// Removes a device whose table server has ended too: every request for it fails.
     pub fn discard(self) {
-        // Dropping the node unbinds a loop device, which needs its file, and then unmounts the file;
-        // a ublk disk is stopped.
+        // Dropping the node unbinds a loop device, which needs its file, and then unmounts the
+        // file; a ublk disk is stopped.
         if self.found != Found::Foreign
             && let Some(names) = self.node.names()
         {

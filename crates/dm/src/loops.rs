@@ -26,7 +26,7 @@ pub use self::work::{Attachment, LoopStep, LoopWork, LoopWorker};
 use crate::holders::{self, Holders};
 use crate::host::{Names, Node, Nodes, Served};
 use crate::left::{FILE, LeftDisk};
-use crate::names::{DeviceFolder, Disk, NodeNames};
+use crate::names::{DeviceFolder, KernelDisk, NodeNames};
 use crate::node_name::free_name;
 use crate::opens::{loops_over, programs};
 use crate::{DeviceNumber, Error, Family, Result, Room};
@@ -261,7 +261,7 @@ impl LoopNode {
     }
 
     fn shown(&self) -> NodeNames<'_> {
-        let disk = Disk { name: format!("loop{}", self.number), number: self.dev };
+        let disk = KernelDisk { name: format!("loop{}", self.number), number: self.dev };
         NodeNames { folder: &self.folder, mapper: &self.mapper, disk }
     }
 }

@@ -1,5 +1,5 @@
-//! What the system shows of a device (its node in /dev/mapper, links, udev's properties), and what
-//! its folder has of it for a later server.
+//! The names of a device: its node in /dev/mapper, its links, udev's properties, and the files in
+//! its folder for a later server.
 
 use std::fs;
 use std::io;
@@ -32,13 +32,13 @@ const BY_ID: &str = "/dev/disk/by-id";
 
 /// A disk of the kernel's.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Disk {
+pub(crate) struct KernelDisk {
     /// The kernel's name: `loop1000`, `ublkb1000`.
     pub(crate) name: String,
     pub(crate) number: DeviceNumber,
 }
 
-impl Disk {
+impl KernelDisk {
     /// Returns the path of the kernel's node.
     pub(crate) fn node(&self) -> PathBuf {
         Path::new("/dev").join(&self.name)
@@ -49,7 +49,7 @@ impl Disk {
 #[derive(Debug)]
 pub(crate) struct DeviceFolder {
     path: PathBuf,
-    /// What errors call the device.
+    /// The device, as errors call it.
     what: String,
 }
 
@@ -142,7 +142,7 @@ impl DeviceFolder {
 pub(crate) struct NodeNames<'n> {
     pub(crate) folder: &'n DeviceFolder,
     pub(crate) mapper: &'n Path,
-    pub(crate) disk: Disk,
+    pub(crate) disk: KernelDisk,
 }
 
 impl NodeNames<'_> {
@@ -196,8 +196,9 @@ impl NodeNames<'_> {
 
     /// Makes the node of this name. Returns false when it is there already.
     ///
-    /// The name is a hard link to the kernel's node where both are in one file system: udev watches
-    /// and locks that inode rather than the device, and notices what is written by the name only so.
+    /// The name is a hard link to the kernel's node where both are in one file system: udev
+    /// watches and locks that inode rather than the device, and notices what is written by the
+    /// name only so.
     fn make_node(&self, name: &str) -> Result<bool> {
         let path = self.mapper.join(name);
         if self.is_node(&path) {

@@ -262,7 +262,7 @@ mod tests {
             ("253:3", Some("disk")),
             ("7:1000", Some("loop")),
             ("253:1000", Some("loop")),
-            // These are other disks.
+            // Disks of others.
             ("7:3", None),
             ("259:1000", None),
             ("253:9000", None),

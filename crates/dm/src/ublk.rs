@@ -8,8 +8,8 @@
 //!   detach   the server stops the disk, unless a program has it open
 //! ```
 //!
-//! The kernel gives a disk its number as it starts, and lets nobody change its block size later, so
-//! that a disk for a device without a table would soon be another one.
+//! The kernel gives a disk its number as it starts, and never changes its block size later, so that
+//! a disk for a device without a table would soon be another one.
 
 mod left;
 
@@ -27,7 +27,7 @@ use rustix::io::Errno;
 use crate::host::{Names, Node, Nodes, Served, UblkDisk};
 use crate::left::{FILE, LeftDisk};
 use crate::loops::{FIRST, FreeNumber, MOST};
-use crate::names::{DeviceFolder, Disk, NodeNames};
+use crate::names::{DeviceFolder, KernelDisk, NodeNames};
 use crate::opens::{loops_over, programs};
 use crate::{DeviceNumber, Error, Family, LoopNodes, LoopStep, LoopWork, LoopWorker, Result, Room};
 
@@ -35,7 +35,7 @@ use crate::{DeviceNumber, Error, Family, LoopNodes, LoopStep, LoopWork, LoopWork
 /// 0 up, and those that devices without a table have lie at the end.
 const MAJOR: u32 = 259;
 const LAST_MINOR: u32 = (1 << 20) - 1;
-/// What a disk's name begins with.
+/// The beginning of a disk's name.
 const PREFIX: &str = "ublkb";
 /// The file with the number of the device's disk.
 const DISK: &str = "disk";
@@ -146,7 +146,7 @@ impl Nodes for UblkNodes {
 #[derive(Clone)]
 struct ShownDisk {
     id: u32,
-    disk: Disk,
+    disk: KernelDisk,
     /// The logical block size.
     block: u32,
 }
@@ -244,7 +244,7 @@ impl Node for UblkNode {
     fn opens(&self, is_below: bool) -> u32 {
         let Some(ShownDisk { disk, .. }) = self.shown().clone() else { return 0 };
         let opens = programs(disk.number, &self.family).saturating_add(loops_over(disk.number));
-        // The disk of a server that has ended is gone, and opened by nobody.
+        // The disk of a server that has ended is gone, and cannot be opened.
         if opens > 0 || is_below || !disk.node().exists() {
             return opens;
         }
@@ -371,9 +371,9 @@ impl UblkNode {
     }
 
     /// Returns the disk that the device had last.
-    fn kept_disk(&self) -> Option<Disk> {
+    fn kept_disk(&self) -> Option<KernelDisk> {
         let number = fs::read_to_string(self.folder.path().join(NUMBER)).ok()?.parse().ok()?;
-        Some(Disk { name: format!("{PREFIX}{}", self.kept_id()?), number })
+        Some(KernelDisk { name: format!("{PREFIX}{}", self.kept_id()?), number })
     }
 
     fn drop_link(&self, id: u32) {
@@ -407,7 +407,7 @@ impl ShownDisk {
         let text = fs::read_to_string(&path).map_err(|e| Error::system(&path, &e))?;
         let number = text.trim().parse();
         let number = number.map_err(|_| Error::new(Errno::IO, format!("{path} is no device's number")))?;
-        Ok(Self { id, disk: Disk { name, number }, block: 512 })
+        Ok(Self { id, disk: KernelDisk { name, number }, block: 512 })
     }
 }
 

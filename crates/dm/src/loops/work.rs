@@ -24,7 +24,7 @@ use super::requests::{
     configure, ioctl, set_status,
 };
 use crate::left::FILE;
-use crate::names::{Disk, KEPT};
+use crate::names::{KEPT, KernelDisk};
 use crate::opens::{is_claimed, opens};
 use crate::{DeviceNumber, Error, Family, Result, Room};
 
@@ -109,7 +109,7 @@ impl LoopWork {
     }
 
     /// A look at another disk than a loop device, or its sync.
-    pub(crate) fn of_disk(disk: &Disk, step: LoopStep) -> Self {
+    pub(crate) fn of_disk(disk: &KernelDisk, step: LoopStep) -> Self {
         let (number, folder, family) = (0, PathBuf::new(), Vec::new());
         Self { number, dev: disk.number, folder, family, step, disk: Some(disk.name.clone()) }
     }

@@ -103,7 +103,8 @@ impl UblkHolder {
     /// Stops and deletes the device, and waits for that.
     ///
     /// # Errors
-    /// `DeviceInUse` when a program has claimed it: it is served on. `Ublk` when the kernel refuses.
+    /// `DeviceInUse` when a program has claimed it: it is served on. `Ublk` when the kernel
+    /// refuses.
     pub fn close(&self, until: Instant) -> Result<()> {
         match self.ask(Message::Close, until) {
             Err(_) if self.is_gone() => Ok(()),

@@ -152,8 +152,8 @@ pub(crate) fn serve(folder: &Path, stay: bool) -> Result<()> {
     Ok(())
 }
 
-/// Returns a mapper whose devices are ublk disks where they can be, and loop devices elsewhere, with
-/// the devices of an earlier back end.
+/// Returns a mapper whose devices are ublk disks where they can be, and loop devices elsewhere,
+/// with the devices of an earlier back end.
 fn mapper(
     folder: &Path,
     tables: Arc<Tables>,

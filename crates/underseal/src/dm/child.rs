@@ -295,7 +295,7 @@ impl Served for Child {
         let hidden = self.ask(&Order::HideDisk, FLUSHES);
         let Some(disk) = self.disk().take() else { return hidden };
         match hidden {
-            // Its server was killed.
+            // The disk's server was killed.
             Err(e) if e.errno() == Errno::IO => {
                 let stopped = disk.stop();
                 if stopped.is_err() {
@@ -331,7 +331,7 @@ impl Served for Child {
         let kept = self.ask(&Order::Keep, SOON);
         let Some(disk) = disk else { return kept };
         match kept {
-            // Its server was killed, and the next one has failed.
+            // The disk's server was killed, and the next one has failed.
             Err(e) if e.errno() == Errno::IO => {
                 if let Err(worse) = disk.stop() {
                     log::error!("{worse}");

@@ -53,10 +53,10 @@ pub(super) struct ServedDisk {
 
 #[derive(Default)]
 struct State {
-    /// Its server serves it, and nobody else may.
+    /// True while the disk is its server's only.
     is_served: bool,
-    /// The stopped disk of a server that was killed. While this is open, the kernel gives its device
-    /// number to no other disk: the device's name in /dev/mapper still leads there.
+    /// The stopped disk of a server that was killed. While this is open, the kernel gives its
+    /// device number to no other disk: the device's name in /dev/mapper still leads there.
     stopped: Option<File>,
 }
 
@@ -87,15 +87,12 @@ impl ServedDisk {
         (self.id, self.identity)
     }
 
-    /// Leaves the disk to another server, or to nobody: its server ends without harm.
+    /// Leaves the disk to another server, or to none: its server ends without harm.
     pub(super) fn let_go(&self) {
         lock(&self.state).is_served = false;
     }
 
-    /// Stops the disk, whose server has ended.
-    ///
-    /// # Errors
-    /// `EBUSY` while a process serves it; the system's errors.
+    /// Stops the disk, whose server has ended. Fails with `EBUSY` while a process serves the disk.
     pub(super) fn stop(&self) -> Result<()> {
         lock(&self.state).stop(self.id, self.identity)
     }

@@ -5,7 +5,8 @@ use underseal_dm::UblkDisk;
 use underseal_export::fuse::MountPlace;
 use underseal_export::ublk::UblkPlace;
 
-/// What one table server hands over to the next. Servers of earlier versions have mounts only.
+/// The mount or the disk that a server hands over to the next. Those of earlier versions have
+/// mounts only.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(super) enum CarriedPlace {

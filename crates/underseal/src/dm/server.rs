@@ -430,7 +430,7 @@ impl Server {
         flushed.map_err(|e| refused(Errno::IO)(e.into())).and(closed)
     }
 
-    /// Serves until somebody else takes the file or the disk away.
+    /// Serves until another program takes the file or the disk away.
     fn alone(mut self) -> Result<()> {
         let Some(shown) = self.shown.take() else { return Ok(()) };
         shown.wait();

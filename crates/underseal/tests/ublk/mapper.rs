@@ -153,8 +153,8 @@ dm dmsetup remove b
 losetup --detach $low
 ";
 
-/// Back ends and servers that are killed: devices go on with a server, and users of those without
-/// one get errors.
+/// Back ends and servers that are killed: devices continue with a server, and users of those
+/// without one get errors.
 const KILLED: &str = "
 low
 dm dmsetup create a --table \"0 40960 linear $low 0\"

@@ -118,7 +118,7 @@ impl Shown {
         &self.file
     }
 
-    /// Returns true when somebody else has taken the file or the disk away.
+    /// Returns true when another program has taken the file or the disk away.
     pub(super) fn is_over(&self) -> bool {
         self.serves.is_finished()
     }
@@ -177,7 +177,7 @@ impl Shown {
         }
     }
 
-    /// Lets go of what another server is to go on with.
+    /// Lets go of what another server is to resume.
     pub(super) fn abandon(self) {
         match self.kind {
             // Paused threads would unmount the file as they end.
@@ -192,7 +192,7 @@ impl Shown {
         }
     }
 
-    /// Lets go of it for another table in this process: what that one goes on with.
+    /// Lets go of it for another table in this process: what that one resumes.
     pub(super) fn pass_on(self) -> Obeyed<(CarriedPlace, Vec<OwnedFd>)> {
         let (place, fd) = self.carried()?;
         self.abandon();
@@ -216,7 +216,7 @@ impl Shown {
         ended(self.serves);
     }
 
-    /// Waits until somebody else takes it away.
+    /// Waits until another program takes it away.
     pub(super) fn wait(self) {
         ended(self.serves);
     }
