@@ -25,7 +25,8 @@ impl LongNameLock<'_> {
     /// Creates the missing files.
     pub(super) fn write(&self) -> Answer<()> {
         for (folder, name) in &self.names {
-            long::write(folder, name, name.encoded().unwrap_or_default())?;
+            let encoded = name.encoded().unwrap_or_default();
+            long::write(folder, name, encoded, long::NameOwner::Thread)?;
         }
         Ok(())
     }

@@ -16,7 +16,10 @@ use std::io::{Read, Write};
 use std::ops::Deref;
 use std::os::fd::AsFd;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, openat, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, fstat, fsync, openat, renameat, statat,
+    unlinkat,
+};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
@@ -90,9 +93,15 @@ pub(crate) fn is_long(lower: &[u8]) -> bool {
     })
 }
 
-/// Returns the lower name that a name file belongs to.
+/// Returns the lower name that a name file belongs to, or a new one that has not taken its place.
 pub(crate) fn is_beside(lower: &[u8]) -> Option<&[u8]> {
-    lower.strip_suffix(BESIDE).filter(|lower| is_long(lower))
+    let (of, rest) = lower.split_at_checked(LONG.len() + DIGITS).filter(|(of, _)| is_long(of))?;
+    let is_name = match rest.strip_prefix(BESIDE)? {
+        [] => true,
+        [b'.', digits @ ..] => digits.len() == 16 && digits.iter().all(u8::is_ascii_hexdigit),
+        _ => false,
+    };
+    is_name.then_some(of)
 }
 
 /// Returns the encrypted form of a lower long name, or of a path that ends with one.
@@ -103,8 +112,7 @@ pub(crate) fn read(folder: impl AsFd, lower: &[u8]) -> Result<Vec<u8>> {
         let context = "a long name, and the file beside it, which holds the name, cannot be read";
         Error::new(ErrorKind::BadName, context).with_source(std::io::Error::from(e))
     };
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let fd = openat(folder, beside(lower), flags, Mode::empty()).map_err(failed)?;
+    let fd = openat(folder, beside(lower), READ, Mode::empty()).map_err(failed)?;
     // Reading another kind of file might take forever.
     if FileType::from_raw_mode(fstat(&fd).map_err(failed)?.st_mode) != FileType::RegularFile {
         return Err(bad("beside it is no file that holds the name"));
@@ -120,22 +128,90 @@ pub(crate) fn read(folder: impl AsFd, lower: &[u8]) -> Result<Vec<u8>> {
     Ok(encoded)
 }
 
+/// The owner of a name file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum NameOwner {
+    /// The thread, as of any file that it creates.
+    Thread,
+    /// The user and the group of the entry, who list the folder without the program that wrote it.
+    /// Only root can give it to others.
+    Entry(u32, u32),
+}
+
 /// Creates the name file of a long name, on disk before this returns: the name would be lost
-/// without it.
-pub(crate) fn write(folder: impl AsFd, lower: &[u8], encoded: &[u8]) -> std::result::Result<(), Errno> {
-    if read(&folder, lower).is_ok_and(|found| found == encoded) {
+/// without it. No file that is there is written to: whatever it holds may have other names.
+pub(crate) fn write(
+    folder: impl AsFd,
+    lower: &[u8],
+    encoded: &[u8],
+    owner: NameOwner,
+) -> std::result::Result<(), Errno> {
+    let name = beside(lower);
+    if is_there(&folder, lower, encoded, owner) {
         return Ok(());
     }
-    // An incomplete or damaged file is written again.
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let fd = openat(&folder, beside(lower), flags, Mode::from_raw_mode(0o644))?;
-    if FileType::from_raw_mode(fstat(&fd)?.st_mode) != FileType::RegularFile {
-        return Err(Errno::IO);
+    match fill(&folder, &name, encoded, owner) {
+        Err(Errno::EXIST) => {}
+        written => return written,
     }
-    let mut file = File::from(fd);
-    let written = file.write_all(encoded).and_then(|()| file.set_len(encoded.len() as u64));
-    written.and_then(|()| file.sync_all()).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+    // An incomplete, damaged or foreign file gives its place to a new one.
+    let mut number = [0; 8];
+    crate::random::fill(&mut number).map_err(|_| Errno::IO)?;
+    let new = [&*name, b".", hex::encode(number).as_bytes()].concat();
+    let placed = fill(&folder, &new, encoded, owner)
+        .and_then(|()| renameat(&folder, &new, &folder, &name))
+        // The file's new name, too.
+        .and_then(|()| fsync(openat(&folder, &name, READ, Mode::empty())?));
+    if placed.is_err() {
+        let _ = unlinkat(&folder, &new, AtFlags::empty());
+    }
+    placed
 }
+
+/// Whether the name file is there as it should be. A tool leaves no file in its place that has other
+/// names, or belongs to neither the entry's owner, nor the folder's, nor the tool's user.
+fn is_there(folder: impl AsFd, lower: &[u8], encoded: &[u8], owner: NameOwner) -> bool {
+    let is_own = || match owner {
+        NameOwner::Thread => true,
+        NameOwner::Entry(uid, _) => {
+            let of_folder = fstat(&folder).map(|about| about.st_uid);
+            let about = statat(&folder, beside(lower), AtFlags::SYMLINK_NOFOLLOW);
+            about.is_ok_and(|about| {
+                let users = [Ok(uid), of_folder, Ok(rustix::process::geteuid().as_raw())];
+                about.st_nlink == 1 && users.contains(&Ok(about.st_uid))
+            })
+        }
+    };
+    read(&folder, lower).is_ok_and(|found| found == encoded) && is_own()
+}
+
+/// Creates a file with the contents, on disk.
+///
+/// Fails with `EEXIST` for a name that is there, and removes a file that it cannot fill.
+fn fill(folder: impl AsFd, name: &[u8], encoded: &[u8], owner: NameOwner) -> std::result::Result<(), Errno> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file = File::from(openat(&folder, name, flags, MODE)?);
+    let filled = give(&file, owner).and_then(|()| {
+        let written = file.write_all(encoded).and_then(|()| file.sync_all());
+        written.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+    });
+    if filled.is_err() {
+        let _ = unlinkat(&folder, name, AtFlags::empty());
+    }
+    filled
+}
+
+/// Gives a new name file its owner, and a mode that does not depend on a tool's umask.
+fn give(file: &File, owner: NameOwner) -> std::result::Result<(), Errno> {
+    let NameOwner::Entry(uid, gid) = owner else { return Ok(()) };
+    if rustix::process::geteuid().is_root() {
+        fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+    }
+    fchmod(file, MODE)
+}
+
+const MODE: Mode = Mode::from_raw_mode(0o644);
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 /// Removes the name file of a long name that is no longer used.
 pub(crate) fn tidy(folder: impl AsFd, lower: &[u8]) {
@@ -157,12 +233,15 @@ fn digest(encoded: &[u8]) -> String {
 mod tests {
     use std::fs;
     use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::MetadataExt;
     use std::sync::Arc;
 
     use rustix::fs::CWD;
 
     use super::*;
     use crate::{AuthToken, Cipher};
+
+    const OURS: NameOwner = NameOwner::Thread;
 
     fn names(passphrase: &[u8]) -> NameCipher {
         let token = AuthToken::from_passphrase(passphrase, AuthToken::NAME_SALT).unwrap();
@@ -181,20 +260,55 @@ mod tests {
             let path = folder.path().join(std::ffi::OsStr::from_bytes(&lower));
             let path = path.as_os_str().as_bytes();
             assert_eq!(read(CWD, path).unwrap_err().kind(), ErrorKind::BadName);
-            write(CWD, path, lower.encoded().unwrap()).unwrap();
+            write(CWD, path, lower.encoded().unwrap(), OURS).unwrap();
             assert_eq!(ours.decode(&read(CWD, path).unwrap()).unwrap(), name);
             let beside = std::path::PathBuf::from(std::ffi::OsStr::from_bytes(&beside(path)));
             assert_eq!(is_beside(beside.file_name().unwrap().as_bytes()), Some(&*lower));
             for damage in [&b""[..], &lower.encoded().unwrap()[..50], &[b'x'; 5000]] {
                 fs::write(&beside, damage).unwrap();
                 assert_eq!(read(CWD, path).unwrap_err().kind(), ErrorKind::BadName);
-                write(CWD, path, lower.encoded().unwrap()).unwrap();
+                write(CWD, path, lower.encoded().unwrap(), OURS).unwrap();
                 assert_eq!(read(CWD, path).unwrap(), lower.encoded().unwrap());
             }
             tidy(CWD, path);
             assert!(!beside.exists());
             fs::create_dir(&beside).unwrap();
             assert_eq!(read(CWD, path).unwrap_err().kind(), ErrorKind::BadName);
+        }
+    }
+
+    #[test]
+    fn no_file_that_is_there_is_written_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let lower = names(b"ours").lower(&[b'n'; 200], true).unwrap();
+        let open = fs::File::open(folder.path()).unwrap();
+        let (encoded, about) = (lower.encoded().unwrap(), fs::metadata(folder.path()).unwrap());
+        let path = folder.path().join(std::ffi::OsStr::from_bytes(&beside(&lower)));
+        let mine = folder.path().join("mine");
+        for owner in [OURS, NameOwner::Entry(about.uid(), about.gid())] {
+            fs::write(&mine, b"data of another user").unwrap();
+            fs::hard_link(&mine, &path).unwrap();
+            write(&open, &lower, encoded, owner).unwrap();
+            assert_eq!(fs::read(&mine).unwrap(), b"data of another user");
+            assert_eq!(fs::read(&path).unwrap(), encoded);
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o644);
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "no new file is left");
+            fs::remove_file(&path).unwrap();
+        }
+        // Nor is one left in place that another name leads to.
+        fs::write(&mine, encoded).unwrap();
+        fs::hard_link(&mine, &path).unwrap();
+        write(&open, &lower, encoded, NameOwner::Entry(about.uid(), about.gid())).unwrap();
+        assert_eq!((fs::metadata(&path).unwrap().nlink(), fs::read(&path).unwrap()), (1, encoded.to_vec()));
+    }
+
+    #[test]
+    fn a_name_file_that_has_not_taken_its_place_belongs_to_its_name() {
+        let lower = names(b"ours").lower(&[b'n'; 200], true).unwrap();
+        let with = |rest: &str| [&lower, rest.as_bytes()].concat();
+        assert_eq!(is_beside(&with(".name.0123456789abcdef")), Some(&*lower));
+        for rest in ["", ".", ".nam", ".name.", ".name.0123", ".name.0123456789abcdeg", ".names"] {
+            assert_eq!(is_beside(&with(rest)), None, "{rest}");
         }
     }
 

@@ -3,6 +3,7 @@
 mod archive;
 mod tar;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -92,7 +93,8 @@ impl Run<'_> {
     fn entry(&mut self, plain: &TreeFolder, name: &[u8], folder: &TreeFolder, inside: &Path) -> Result<()> {
         let entry = plain.pin(name)?;
         let lower = self.how.name(name).map_err(|e| e.in_file(entry.path()))?;
-        placed(folder, &lower, |lower| self.make(&entry, folder, lower, join(inside, lower.to_vec())))
+        let owner = (entry.about().uid(), entry.about().gid());
+        placed(folder, &lower, owner, |lower| self.make(&entry, folder, lower, join(inside, lower.to_vec())))
     }
 
     fn make(&mut self, plain: &PinnedEntry, folder: &TreeFolder, name: &[u8], inside: PathBuf) -> Result<()> {

@@ -6,7 +6,7 @@ use super::attributes::TreeAttributes;
 use super::sync::sync_new;
 use super::tree::TreeFolder;
 use super::{ImportOptions, ProgressWatch, writer};
-use crate::name::long;
+use crate::name::long::{self, NameOwner};
 use crate::{Error, FileHeader, FileKey, LowerName, Result};
 
 impl ImportOptions {
@@ -64,15 +64,16 @@ impl ImportOptions {
     }
 }
 
-/// Creates an entry of a folder. A long name's file is created first, and removed if the entry
-/// cannot be created.
+/// Creates an entry of a folder, which gets this user and group. A long name's file is created
+/// first, and removed if the entry cannot be created.
 pub(super) fn placed<T>(
     folder: &TreeFolder,
     name: &LowerName<'_>,
+    (uid, gid): (u32, u32),
     make: impl FnOnce(&[u8]) -> Result<T>,
 ) -> Result<T> {
     let Some(encoded) = name.encoded() else { return make(name) };
-    let written = long::write(folder, name, encoded).map_err(|e| {
+    let written = long::write(folder, name, encoded, NameOwner::Entry(uid, gid)).map_err(|e| {
         let doing = "the file beside it, which holds its name, cannot be written";
         Error::io(&folder.path_of(name), doing, e)
     });

@@ -5,6 +5,7 @@
 //! nothing. A second run completes an interrupted run, if both keys are available: names that need
 //! no change are left alone.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::RenameFlags;
@@ -96,7 +97,8 @@ impl Run<'_> {
             Some(names) => names.lower(&plain, self.long_names).map_err(in_file)?,
             None => LowerName::short(plain),
         };
-        let placed = placed(folder, &lower, |new| self.place(folder, name, &entry, new));
+        let owner = (entry.about().uid(), entry.about().gid());
+        let placed = placed(folder, &lower, owner, |new| self.place(folder, name, &entry, new));
         if placed.is_ok() && *lower != *name && long::is_long(name) {
             long::tidy(folder, name);
         }

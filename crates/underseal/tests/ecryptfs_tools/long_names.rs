@@ -1,7 +1,7 @@
 //! Names of 144 to 255 bytes.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 
 use crate::ecryptfs_kernel::tree;
 use crate::ecryptfs_tools::{assert_done, assert_exports, assert_refused, ecryptfs};
@@ -113,4 +113,36 @@ fn what_is_left_over_or_lost_is_told_of() {
     assert_refused(&ecryptfs(&scratch, "check", &["lower"]), 7, &["the file beside it"]);
     symlink("/dev/zero", &beside).unwrap();
     assert_refused(&ecryptfs(&scratch, "check", &["lower"]), 7, &["the file beside it"]);
+}
+
+/// Whoever owns the tree may have put another file's hard link where a long name's file belongs.
+#[test]
+fn a_name_file_is_a_new_one_and_as_readable_as_its_entry() {
+    let scratch = Scratch::new();
+    scratch.file("pass", b"the test's passphrase\n");
+    let lower = scratch.path("lower");
+    fs::create_dir(&lower).unwrap();
+    let name = "n".repeat(200);
+    fs::write(lower.join(&name), b"contents").unwrap();
+    let mine = scratch.file("mine", b"data of another user");
+    let encoded = ecryptfs(&scratch, "name", &["--encode", &name, "-o", OPTIONS]);
+    assert_done(&encoded);
+    let beside = format!("{}.name", String::from_utf8(encoded.stdout).unwrap().trim());
+    fs::hard_link(&mine, lower.join(&beside)).unwrap();
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root {
+        std::os::unix::fs::chown(lower.join(&name), Some(61_234), Some(61_235)).unwrap();
+    }
+    let mut rename = crate::support::tool("sh");
+    rename.current_dir(scratch.folder()).args(["-c", "umask 077; exec \"$@\"", "sh"]);
+    rename.arg(env!("CARGO_BIN_EXE_underseal")).args(["ecryptfs", "rename-tree", "-q", "lower"]);
+    assert_done(&output(rename.args(["-o", OPTIONS, "--passphrase-file", "pass"])));
+    assert_eq!(fs::read(&mine).unwrap(), b"data of another user");
+    let about = fs::metadata(lower.join(&beside)).unwrap();
+    assert_eq!((about.nlink(), about.mode() & 0o777), (1, 0o644));
+    if is_root {
+        assert_eq!((about.uid(), about.gid()), (61_234, 61_235));
+    }
+    let listed = ecryptfs(&scratch, "ls", &["lower"]);
+    assert!(String::from_utf8_lossy(&listed.stdout).contains(&name));
 }

@@ -98,29 +98,30 @@ impl Run<'_> {
             }
             return Err(refused("its path is that of the archive itself"));
         };
+        let owner = (member.attributes.uid, member.attributes.gid);
         let mut folder = PathBuf::new();
         for name in folders {
-            folder = self.folder(&folder, name)?;
+            folder = self.folder(&folder, name, ids())?;
         }
         if member.kind.is_dir() {
-            let made = self.folder(&folder, last)?;
+            let made = self.folder(&folder, last, owner)?;
             self.folders.insert(made, Some(member.folder()));
             return Ok(());
         }
         let name = self.how.name(last)?;
         let folder = self.root.beneath(&folder)?.folder()?;
-        placed(&folder, &name, |lower| self.make(member, &folder, lower, data))
+        placed(&folder, &name, owner, |lower| self.make(member, &folder, lower, data))
     }
 
     /// Returns a folder in a folder, and creates it if missing: archives may leave folders out.
-    fn folder(&mut self, folder: &Path, name: &[u8]) -> Result<PathBuf> {
+    fn folder(&mut self, folder: &Path, name: &[u8], owner: (u32, u32)) -> Result<PathBuf> {
         let name = self.how.name(name)?;
         let lower = join(folder, name.to_vec());
         if self.folders.contains_key(&lower) {
             return Ok(lower);
         }
         let folder = self.root.beneath(folder)?.folder()?;
-        placed(&folder, &name, |lower| folder.make_folder(lower)).map_err(|e| {
+        placed(&folder, &name, owner, |lower| folder.make_folder(lower)).map_err(|e| {
             // In particular not through a symlink.
             e.within("its path leads through an entry that is no folder, or its place is taken")
         })?;
@@ -207,6 +208,11 @@ fn names(path: &[u8]) -> Result<Vec<&[u8]>> {
         return Err(refused("its path leads out of the archive"));
     }
     Ok(path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".").collect())
+}
+
+/// The owner of a folder that an archive leaves out.
+fn ids() -> (u32, u32) {
+    (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
 fn refused(why: &str) -> Error {
