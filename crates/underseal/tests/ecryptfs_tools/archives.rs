@@ -225,3 +225,74 @@ fn sizes_that_lie_and_archives_that_are_cut_are_refused() {
         fs::remove_dir_all(scratch.path("lower")).unwrap();
     }
 }
+
+/// `=` ends a record's key, and `%` begins what GNU tar writes in the place of both.
+#[test]
+fn any_names_of_xattrs_come_in_and_out_again() {
+    let scratch = Scratch::new();
+    scratch.file("pass", b"the test's passphrase\n");
+    fs::create_dir(scratch.path("plain")).unwrap();
+    let file = scratch.path("plain/file");
+    fs::write(&file, b"contents").unwrap();
+    let names = [&b"user.a=b"[..], b"user.100%", b"user.%3D", b"user.n\xff"];
+    for name in names {
+        rustix::fs::setxattr(&file, name, name, rustix::fs::XattrFlags::empty()).unwrap();
+    }
+    let read = |path: &Path, name: &[u8]| {
+        let mut value = [0; 100];
+        let len = rustix::fs::getxattr(path, name, &mut value[..]);
+        len.map(|len| value[..len].to_vec()).unwrap_or_default()
+    };
+    assert_done(&ecryptfs(&scratch, "import", &["plain", "lower"]));
+    assert_done(&ecryptfs(&scratch, "export", &["lower", "ours.tar", "--tar"]));
+    let mut make = tool("tar");
+    run(make.current_dir(scratch.folder()).args(["--xattrs", "-cf", "gnu.tar", "-C", "plain", "."]));
+    let theirs = scratch.path("theirs");
+    fs::create_dir(&theirs).unwrap();
+    let mut extract = tool("tar");
+    extract.current_dir(&theirs).args(["--xattrs", "--xattrs-include=*", "-xf", "../ours.tar"]);
+    run(&mut extract);
+    for archive in ["ours.tar", "gnu.tar"] {
+        assert_done(&ecryptfs(&scratch, "import", &[archive, archive.trim_end_matches(".tar")]));
+    }
+    for name in names {
+        let shown = name.escape_ascii();
+        assert_eq!(read(&scratch.path("ours/file"), name), name, "{shown}");
+        assert_eq!(read(&scratch.path("gnu/file"), name), name, "{shown}");
+        assert_eq!(read(&theirs.join("file"), name), name, "{shown}");
+    }
+}
+
+/// Two lower names that are one plain name, as a tree of plain and encrypted names may have.
+#[test]
+fn a_second_entry_of_one_path_does_not_go_into_an_archive() {
+    let scratch = Scratch::new();
+    scratch.file("pass", b"the test's passphrase\n");
+    let encrypted = ["-o", "ecryptfs_enable_filename_crypto"];
+    for (plain, lower, options) in [("one", "lower", &[][..]), ("two", "other", &encrypted)] {
+        fs::create_dir_all(scratch.path(plain).join("folder")).unwrap();
+        for name in ["a", "folder/a", &format!("folder/{plain}")] {
+            fs::write(scratch.path(plain).join(name), plain).unwrap();
+        }
+        assert_done(&ecryptfs(&scratch, "import", &[&[plain, lower], options].concat()));
+    }
+    for entry in fs::read_dir(scratch.path("other")).unwrap() {
+        let path = entry.unwrap().path();
+        fs::rename(&path, scratch.path("lower").join(path.file_name().unwrap())).unwrap();
+    }
+    let said = ["ECRYPTFS_FNEK_ENCRYPTED.", "/a", "File exists", "2 entries failed"];
+    let refused = ecryptfs(&scratch, "export", &["lower", "folder"]);
+    assert_eq!(refused.status.code(), Some(7));
+    let refused = ecryptfs(&scratch, "export", &["lower", "a.tar", "--tar"]);
+    let text = crate::ecryptfs_tools::stderr(&refused);
+    assert_eq!(refused.status.code(), Some(7), "{text}");
+    assert!(text.contains("File exists") && text.contains(said[3]), "{text}");
+    let mut list = tool("tar");
+    let listed = crate::support::output(list.args(["-tf"]).arg(scratch.path("a.tar")));
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let mut paths: Vec<_> = listed.lines().map(|line| line.trim_end_matches('/')).collect();
+    let count = paths.len();
+    paths.sort_unstable();
+    paths.dedup();
+    assert_eq!(paths.len(), count, "{listed}");
+}

@@ -15,6 +15,7 @@ use rustix::fs::makedev;
 use tar::{EntryType, Header};
 
 use crate::tools::attributes::TreeAttributes;
+use crate::tools::unfinished;
 use crate::{Error, ErrorKind, Result, XATTR};
 
 /// The largest description of a member: some xattrs of 64 KiB.
@@ -174,8 +175,9 @@ impl Described {
             _ if key.starts_with(b"GNU.sparse.") => self.sparse = true,
             _ => {
                 let Some(name) = key.strip_prefix(b"SCHILY.xattr.") else { return Ok(()) };
-                // A header of eCryptfs would belong to another file.
-                if name != XATTR.as_bytes() {
+                let name = plain_keyword(name);
+                // A header of eCryptfs would belong to another file, and so would a mark.
+                if name != XATTR.as_bytes() && !name.starts_with(unfinished::MARKS) {
                     let name = CString::new(name).map_err(|_| bad("an xattr's name is damaged"))?;
                     self.xattrs.push((name, value.into()));
                 }
@@ -210,6 +212,22 @@ impl Described {
             sparse: self.sparse || kind.is_gnu_sparse(),
         })
     }
+}
+
+/// Returns an xattr's name as it was before GNU tar's encoding, which a record's key needs: `%3D` is
+/// `=`, and `%25` is `%`.
+fn plain_keyword(mut encoded: &[u8]) -> Vec<u8> {
+    let mut name = Vec::new();
+    while let [first, rest @ ..] = encoded {
+        let (byte, rest) = match encoded {
+            [b'%', b'3', b'D', rest @ ..] => (b'=', rest),
+            [b'%', b'2', b'5', rest @ ..] => (b'%', rest),
+            _ => (*first, rest),
+        };
+        name.push(byte);
+        encoded = rest;
+    }
+    name
 }
 
 fn first_record(records: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -282,7 +300,21 @@ mod tests {
         let mut header = Described::default();
         header.read(b"30 SCHILY.xattr.user.ecryptfs=\n").unwrap_err();
         header.read(b"31 SCHILY.xattr.user.ecryptfs=\n").unwrap();
+        header.read(b"34 SCHILY.xattr.user.underseal.x=\n").unwrap();
         assert!(header.xattrs.is_empty());
+    }
+
+    #[test]
+    fn names_of_xattrs_are_those_from_before_their_encoding() {
+        for (encoded, plain) in [
+            (&b"user.a%3Db"[..], &b"user.a=b"[..]),
+            (b"user.%25", b"user.%"),
+            (b"user.%253D", b"user.%3D"),
+            (b"user.%3d%2%", b"user.%3d%2%"),
+            (b"user.n\xff", b"user.n\xff"),
+        ] {
+            assert_eq!(plain_keyword(encoded), plain, "{}", encoded.escape_ascii());
+        }
     }
 
     #[test]

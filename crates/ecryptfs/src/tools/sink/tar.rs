@@ -1,10 +1,12 @@
 //! A tar archive with PAX records for attributes that do not fit its headers.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, major, minor};
+use rustix::io::Errno;
 use tar::{Builder, EntryType, Header};
 
 use super::{Sink, why};
@@ -89,9 +91,27 @@ impl Write for &ArchiveFile {
     }
 }
 
+/// The beginning of the key of an xattr's record.
+const XATTR_KEY: &[u8] = b"SCHILY.xattr.";
+
+/// Returns an xattr's name as a part of a record's key, as GNU tar encodes it: `=` ends a key.
+fn keyword(name: &[u8]) -> Vec<u8> {
+    let mut encoded = Vec::with_capacity(name.len());
+    for byte in name {
+        match byte {
+            b'=' => encoded.extend(b"%3D"),
+            b'%' => encoded.extend(b"%25"),
+            byte => encoded.push(*byte),
+        }
+    }
+    encoded
+}
+
 /// A tree as a tar archive.
 pub struct TarSink<W: Write> {
     archive: Builder<W>,
+    /// The names so far in the present folder and in those above it.
+    folders: Vec<(PathBuf, HashSet<Vec<u8>>)>,
     /// A file failed in the middle: the next member would be read as its contents.
     broken: bool,
 }
@@ -99,7 +119,7 @@ pub struct TarSink<W: Write> {
 impl<W: Write> TarSink<W> {
     /// Returns an archive that is written to `out`.
     pub fn new(out: W) -> Self {
-        Self { archive: Builder::new(out), broken: false }
+        Self { archive: Builder::new(out), folders: Vec::new(), broken: false }
     }
 
     /// Ends the archive.
@@ -113,20 +133,28 @@ impl<W: Write> TarSink<W> {
         self.archive.into_inner().map_err(failed)
     }
 
-    fn begin(&mut self, kind: EntryType, attributes: &TreeAttributes, size: u64) -> Result<Header> {
-        self.begin_with(kind, attributes, size, Vec::new())
+    fn begin(
+        &mut self,
+        kind: EntryType,
+        plain: &Path,
+        attributes: &TreeAttributes,
+        size: u64,
+    ) -> Result<Header> {
+        self.begin_with(kind, plain, attributes, size, Vec::new())
     }
 
     fn begin_with(
         &mut self,
         kind: EntryType,
+        plain: &Path,
         attributes: &TreeAttributes,
         size: u64,
-        mut records: Vec<(String, Vec<u8>)>,
+        mut records: Vec<(Vec<u8>, Vec<u8>)>,
     ) -> Result<Header> {
         if self.broken {
             return Err(Error::new(ErrorKind::Io, "the archive is not complete"));
         }
+        self.take(plain)?;
         let mut header = Header::new_gnu();
         header.set_entry_type(kind);
         header.set_mode(attributes.mode & 0o7777);
@@ -136,7 +164,7 @@ impl<W: Write> TarSink<W> {
         header.set_mtime(u64::try_from(attributes.modified.0).unwrap_or(0));
         let xattrs = attributes.xattrs.iter();
         records.extend(
-            xattrs.map(|(name, value)| (format!("SCHILY.xattr.{}", name.to_string_lossy()), value.clone())),
+            xattrs.map(|(name, value)| ([XATTR_KEY, &keyword(name.to_bytes())].concat(), value.clone())),
         );
         if attributes.modified.1 != 0 || attributes.modified.0 < 0 {
             let time = match attributes.modified {
@@ -144,15 +172,49 @@ impl<W: Write> TarSink<W> {
                 (seconds @ ..0, nanos @ 1..) => format!("-{}.{:09}", -(seconds + 1), 1_000_000_000 - nanos),
                 (seconds, nanos) => format!("{seconds}.{nanos:09}"),
             };
-            records.push(("mtime".into(), time.into_bytes()));
+            records.push((b"mtime".to_vec(), time.into_bytes()));
         }
-        let records = records.iter().map(|(name, value)| (name.as_str(), value.as_slice()));
-        self.archive.append_pax_extensions(records).map_err(failed)?;
+        self.records(&records).map_err(failed)?;
         Ok(header)
     }
 
+    /// Refuses a second member with one path, whose file would take the first one's place.
+    fn take(&mut self, plain: &Path) -> Result<()> {
+        let above = plain.parent().unwrap_or(Path::new(""));
+        // Entries come folder by folder.
+        while self.folders.last().is_some_and(|(folder, _)| folder != above) {
+            self.folders.pop();
+        }
+        if self.folders.is_empty() {
+            self.folders.push((above.into(), HashSet::new()));
+        }
+        let is_new = self.folders.last_mut().is_none_or(|(_, names)| names.insert(last(plain).into()));
+        if is_new { Ok(()) } else { Err(Error::io(plain, "cannot be made", Errno::EXIST)) }
+    }
+
+    /// Writes records of `length key=value\n`, whose keys may be any bytes.
+    fn records(&mut self, records: &[(Vec<u8>, Vec<u8>)]) -> io::Result<()> {
+        let mut text = Vec::new();
+        for (key, value) in records {
+            let rest = key.len() + value.len() + " =\n".len();
+            let mut len = rest;
+            while len != rest + len.to_string().len() {
+                len = rest + len.to_string().len();
+            }
+            text.extend([len.to_string().as_bytes(), b" ", key, b"=", value, b"\n"].concat());
+        }
+        if text.is_empty() {
+            return Ok(());
+        }
+        let mut header = Header::new_ustar();
+        header.set_size(text.len() as u64);
+        header.set_entry_type(EntryType::XHeader);
+        header.set_cksum();
+        self.archive.append(&header, &*text)
+    }
+
     fn empty(&mut self, kind: EntryType, plain: &Path, attributes: &TreeAttributes) -> Result<()> {
-        let mut header = self.begin(kind, attributes, 0)?;
+        let mut header = self.begin(kind, plain, attributes, 0)?;
         self.archive.append_data(&mut header, in_archive(plain), std::io::empty()).map_err(failed)
     }
 }
@@ -168,7 +230,9 @@ fn failed(e: std::io::Error) -> Error {
 
 impl<W: Write> Sink for TarSink<W> {
     fn folder(&mut self, plain: &Path, attributes: &TreeAttributes) -> Result<()> {
-        self.empty(EntryType::Directory, plain, attributes)
+        self.empty(EntryType::Directory, plain, attributes)?;
+        self.folders.push((plain.into(), HashSet::new()));
+        Ok(())
     }
 
     fn file(
@@ -178,7 +242,7 @@ impl<W: Write> Sink for TarSink<W> {
         size: u64,
         data: &mut dyn Read,
     ) -> Result<()> {
-        let mut header = self.begin(EntryType::Regular, attributes, size)?;
+        let mut header = self.begin(EntryType::Regular, plain, attributes, size)?;
         let mut data = Exactly { data, left: size, failed: None };
         let written = self.archive.append_data(&mut header, plain, &mut data).map_err(failed);
         self.broken |= written.is_err();
@@ -189,15 +253,15 @@ impl<W: Write> Sink for TarSink<W> {
     }
 
     fn link(&mut self, plain: &Path, to: &Path, attributes: &TreeAttributes) -> Result<()> {
-        let mut header = self.begin(EntryType::Link, attributes, 0)?;
+        let mut header = self.begin(EntryType::Link, plain, attributes, 0)?;
         self.archive.append_link(&mut header, plain, to).map_err(failed)
     }
 
     fn symlink(&mut self, plain: &Path, target: &[u8], attributes: &TreeAttributes) -> Result<()> {
         // The target's bytes are kept as they are: other functions of the archive take it for a
         // path, and leave out a slash that follows another one.
-        let record = ("linkpath".to_owned(), target.to_vec());
-        let mut header = self.begin_with(EntryType::Symlink, attributes, 0, vec![record])?;
+        let record = (b"linkpath".to_vec(), target.to_vec());
+        let mut header = self.begin_with(EntryType::Symlink, plain, attributes, 0, vec![record])?;
         let start = &target[..target.len().min(MOST_LINK)];
         header.set_link_name_literal(start).map_err(failed)?;
         self.archive.append_data(&mut header, in_archive(plain), io::empty()).map_err(failed)
@@ -210,7 +274,7 @@ impl<W: Write> Sink for TarSink<W> {
             FileType::BlockDevice => EntryType::Block,
             _ => return Err(Error::new(ErrorKind::Unsupported, "a socket does not go into an archive")),
         };
-        let mut header = self.begin(kind, attributes, 0)?;
+        let mut header = self.begin(kind, plain, attributes, 0)?;
         header.set_device_major(major(attributes.device)).map_err(failed)?;
         header.set_device_minor(minor(attributes.device)).map_err(failed)?;
         self.archive.append_data(&mut header, plain, std::io::empty()).map_err(failed)
