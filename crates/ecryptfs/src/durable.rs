@@ -17,8 +17,19 @@ const ON_OWN_DISK: [u64; 7] =
 /// Returns true for a file whose filesystem is known to write all of it back on `syncfs` and
 /// `sync_file_range`. The descriptor may be O_PATH.
 pub(crate) fn is_on_own_disk(file: impl AsFd) -> bool {
+    kind(file).is_some_and(|kind| ON_OWN_DISK.contains(&kind))
+}
+
+/// Returns true for a file on overlayfs, which copies files on their first change. The descriptor
+/// may be O_PATH.
+pub(crate) fn is_overlay(file: impl AsFd) -> bool {
+    kind(file) == Some(OVERLAY)
+}
+
+const OVERLAY: u64 = 0x794c_7630;
+
+fn kind(file: impl AsFd) -> Option<u64> {
     #[allow(clippy::unnecessary_cast, reason = "f_type's width and sign differ between architectures")]
     #[allow(clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "a number of 32 bits")]
-    let kind = fstatfs(file).map(|about| u64::from(about.f_type as u32));
-    kind.is_ok_and(|kind| ON_OWN_DISK.contains(&kind))
+    fstatfs(file).ok().map(|about| u64::from(about.f_type as u32))
 }

@@ -150,5 +150,7 @@ fn xattrs(link: &str) -> std::io::Result<Vec<(CString, Vec<u8>)>> {
             Err(e) => return Err(e.into()),
         }
     }
+    // Filesystems list them in an order of their own, which a change of another one may change.
+    all.sort();
     Ok(all)
 }

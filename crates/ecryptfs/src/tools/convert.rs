@@ -13,12 +13,14 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use rustix::fs::{RenameFlags, SeekFrom, copy_file_range, seek};
+use rustix::fs::{SeekFrom, copy_file_range, seek};
 use rustix::io::Errno;
 
 use super::attributes::{TreeAttributes, keep_times};
 use super::lower::write_xattr;
+use super::replace::Replacement;
 use super::sync::sync_entries;
+use super::tree::PinnedEntry;
 use super::unfinished::{self, Successor};
 use super::walk::{EntryKind, Root, Visit, WalkEntry, walk};
 use super::{LowerFile, ProgressWatch, Summary, TreeKeys};
@@ -58,7 +60,8 @@ impl Visit for Convert {
         if found.kind != EntryKind::File {
             return Ok(());
         }
-        if unfinished::is_left_over(found) {
+        if unfinished::is_left_over(found)? {
+            found.leads_to(found.entry.inode())?;
             let removed = found.folder.remove(found.name);
             return removed.map_err(|e| Error::io(found.lower, "cannot be removed", e));
         }
@@ -71,13 +74,18 @@ impl Visit for Convert {
             lower => lower?,
         };
         let about = lower.metadata()?;
+        unfinished::clear(found, &lower.file, &about)?;
         // The note is on the file itself: its inode's number may be another file's by now.
-        if let Some(successor) = Successor::of(&lower.file)
+        if let Some(successor) = Successor::of(&lower)?
             && let Some(new) = successor.find(found, &about)?
         {
-            let temporary = Temporary::made(found, |name| found.folder.link(&new, name))?.0;
-            temporary.replace()?;
-            self.summary.others += 1;
+            let attributes = TreeAttributes::with(found.entry, &about)?;
+            let temporary = unfinished::further_name(found, &new)?;
+            found.folder.link(&new, &temporary)?;
+            let replacement = Replacement::new(found.folder, temporary, found.name);
+            if replacement.put(new.inode(), |there| is_unchanged(found, there, &about, &attributes))? {
+                self.summary.others += 1;
+            }
             return Ok(());
         }
         if lower.header.place() == self.place {
@@ -91,20 +99,26 @@ impl Visit for Convert {
             return Err(Error::io(found.lower, context, Errno::PERM));
         }
         lower.check_len()?;
-        let (temporary, to) = Temporary::made(found, |name| found.folder.make_file(name))?;
-        let path = found.folder.path_of(&temporary.name);
-        unfinished::begin(&to, &path)?;
+        let temporary = unfinished::random_name()?;
+        let (to, path) = (found.folder.make_file(&temporary)?, found.folder.path_of(&temporary));
+        let replacement = Replacement::new(found.folder, temporary, found.name);
+        unfinished::begin(&to, replacement.temporary(), &about, &path)?;
         self.fill(&lower, &to, &path, watch)?;
-        TreeAttributes::with(found.entry, &about)?.apply(&to, &path)?;
+        let attributes = TreeAttributes::with(found.entry, &about)?;
+        attributes.apply(&to, &path)?;
         to.sync_all().map_err(|e| Error::io(&path, "cannot be made", e))?;
         if is_changed(&about, &lower.metadata()?) {
-            let context = "its attributes or names were changed meanwhile: convert it again";
-            return Err(Error::new(ErrorKind::Busy, context).in_file(found.lower));
+            return Err(changed(found));
         }
         if about.nlink() > 1 {
             Successor::new(found, &about, &to)?.note(&lower)?;
         }
-        temporary.replace()?;
+        let new = to.metadata().map_err(|e| Error::io(&path, "cannot be looked at", e))?;
+        let new = (new.dev(), new.ino());
+        if !replacement.put(new, |there| is_unchanged(found, there, &about, &attributes))? {
+            // The file was removed, and so it stays.
+            return Ok(());
+        }
         unfinished::finish(&to, &about);
         self.summary.files += 1;
         self.summary.bytes += lower.header.size();
@@ -165,6 +179,32 @@ fn is_changed(before: &Metadata, now: &Metadata) -> bool {
     of(before) != of(now)
 }
 
+fn changed(found: &WalkEntry<'_>) -> Error {
+    let context = "its attributes or names were changed meanwhile: convert it again";
+    Error::new(ErrorKind::Busy, context).in_file(found.lower)
+}
+
+/// Fails with `Busy` unless an entry is the file that was read, with the attributes from then. Its
+/// own last change does not count, which a rename or a note on it is, too.
+fn is_unchanged(
+    found: &WalkEntry<'_>,
+    there: &PinnedEntry,
+    about: &Metadata,
+    attributes: &TreeAttributes,
+) -> Result<()> {
+    if !there.is((about.dev(), about.ino()), about) {
+        return Err(found.entry.swapped());
+    }
+    let of = |about: &Metadata| {
+        let modified = (about.mtime(), about.mtime_nsec());
+        (about.len(), modified, about.mode(), about.uid(), about.gid(), about.nlink())
+    };
+    if of(there.about()) != of(about) || TreeAttributes::of(there)?.xattrs != attributes.xattrs {
+        return Err(changed(found));
+    }
+    Ok(())
+}
+
 fn cut_meanwhile(lower: &LowerFile) -> Error {
     Error::new(ErrorKind::Cut, "the file was cut meanwhile").in_file(&lower.path)
 }
@@ -198,38 +238,5 @@ fn copy(from: &File, mut from_at: u64, to: &File, mut to_at: u64, len: usize) ->
             Ok(read)
         }
         copied => Ok(copied?),
-    }
-}
-
-/// A file created beside an entry to replace it. It is removed unless it did.
-struct Temporary<'f> {
-    found: &'f WalkEntry<'f>,
-    name: Vec<u8>,
-    placed: bool,
-}
-
-impl<'f> Temporary<'f> {
-    fn made<T>(found: &'f WalkEntry<'f>, make: impl FnOnce(&[u8]) -> Result<T>) -> Result<(Self, T)> {
-        let name = unfinished::random_name()?;
-        let made = make(&name)?;
-        Ok((Self { found, name, placed: false }, made))
-    }
-
-    /// Replaces the entry, if the entry is still the file that was read.
-    fn replace(mut self) -> Result<()> {
-        let WalkEntry { folder, name, lower, .. } = self.found;
-        self.found.leads_to(self.found.entry.inode())?;
-        let renamed = folder.rename(&self.name, name, RenameFlags::empty());
-        renamed.map_err(|e| Error::io(lower, "cannot be replaced", e))?;
-        self.placed = true;
-        Ok(())
-    }
-}
-
-impl Drop for Temporary<'_> {
-    fn drop(&mut self) {
-        if !self.placed {
-            let _ = self.found.folder.remove(&self.name);
-        }
     }
 }

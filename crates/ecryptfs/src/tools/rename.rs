@@ -8,12 +8,12 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
 use super::attributes::{TreeAttributes, keep_times};
 use super::maker::placed;
+use super::replace::{Replacement, remove_entry, rename_entry};
 use super::tree::{PinnedEntry, TreeFolder};
 use super::walk::EntryKind;
 use super::{ProgressWatch, Summary, TreeKeys, unfinished};
@@ -58,6 +58,10 @@ impl Run<'_> {
             Ok(names) => names,
             Err(e) => return self.tell(folder.path(), e),
         };
+        let of_conversions = match unfinished::of_conversions(folder, &names) {
+            Ok(names) => names,
+            Err(e) => return self.tell(folder.path(), e),
+        };
         // A symlink that a run has left over goes with the one that it was to replace.
         let (temporary, names): (Vec<_>, Vec<_>) =
             names.into_iter().partition(|name| unfinished::is_temporary(name));
@@ -66,7 +70,11 @@ impl Run<'_> {
             if long::is_beside(&name).is_some() {
                 continue;
             }
-            if let Err(error) = self.entry(folder, &name) {
+            let renamed = match of_conversions.contains(&name) {
+                true => Err(unfinished(&folder.path_of(&name))),
+                false => self.entry(folder, &name),
+            };
+            if let Err(error) = renamed {
                 self.tell(&folder.path_of(&name), error);
             }
         }
@@ -87,10 +95,6 @@ impl Run<'_> {
         let in_file = |e: Error| e.in_file(entry.path());
         if entry.kind() == EntryKind::Folder {
             self.folder(&entry.folder()?);
-        }
-        if entry.kind() == EntryKind::File && unfinished::is_of_conversion(name, &entry) {
-            let context = "a conversion that was interrupted has left it: convert the tree again first";
-            return Err(in_file(Error::new(ErrorKind::Busy, context)));
         }
         let plain = self.keys.decode_entry(folder, name).map_err(in_file)?;
         let lower = match self.new {
@@ -114,8 +118,7 @@ impl Run<'_> {
             self.summary.unchanged += 1;
             return Ok(());
         }
-        let renamed = folder.rename(name, new, RenameFlags::NOREPLACE);
-        renamed.map_err(|e| Error::io(entry.path(), "cannot be renamed", e))?;
+        rename_entry(folder, name, new, entry)?;
         self.count(entry.kind());
         Ok(())
     }
@@ -126,36 +129,55 @@ impl Run<'_> {
         let plain = self.keys.decode_target(&old).map_err(|e| e.in_file(path))?;
         let new = match self.new {
             Some(names) => names.encode_target(&plain).map_err(|e| e.in_file(path))?,
-            None => plain,
+            None => plain.clone(),
         };
+        let temporary = temporary_name(to);
+        self.clear(folder, &temporary, &attributes, &plain)?;
         if new == old {
             return Ok(false);
         }
         // In two steps, so that the old symlink exists until the new one does. A run may have been
         // cut off between them.
-        let place = if to == name { temporary_name(name) } else { to.to_vec() };
-        let (made, is_new) = match folder.find(&place)? {
+        let place = if to == name { &temporary } else { to };
+        let (made, is_new) = match folder.find(place)? {
             Some(there) if is_symlink_to(&there, &new)? => (there, false),
             Some(_) => return Err(Error::io(path, "cannot be renamed", Errno::EXIST)),
-            None => (folder.make_symlink(&place, &new)?, true),
+            None => (folder.make_symlink(place, &new)?, true),
         };
-        let placed = attributes.apply(&made, made.path()).and_then(|()| {
-            match to == name {
-                true => {
-                    folder.rename(&place, name, RenameFlags::empty()).map_err(|e| ("cannot be replaced", e))
-                }
-                false => folder.remove(name).map_err(|e| ("cannot be removed", e)),
-            }
-            .map_err(|(doing, e)| Error::io(path, doing, e))
+        let replacement = (to == name).then(|| Replacement::new(folder, temporary.clone(), name));
+        let placed = attributes.apply(&made, made.path()).and_then(|()| match replacement {
+            Some(replacement) => replacement
+                .put(made.inode(), |there| if there.is_same(entry) { Ok(()) } else { Err(entry.swapped()) }),
+            None => remove_entry(folder, name, &temporary, entry),
         });
-        if let Err(error) = placed {
-            if is_new {
-                let _ = folder.remove(&place);
-            }
-            return Err(error);
+        if matches!(placed, Ok(true)) {
+            self.count(EntryKind::Symlink);
+            return Ok(true);
         }
-        self.count(EntryKind::Symlink);
-        Ok(true)
+        // The new symlink goes with an old one that is gone, and gives way to what is in its place.
+        if is_new && to != name && folder.find(to)?.is_some_and(|there| there.inode() == made.inode()) {
+            let _ = folder.remove(to);
+        }
+        placed.map(|_| true)
+    }
+
+    /// Removes what an interrupted run has left of a symlink: the old one, or the one that was to
+    /// replace it.
+    fn clear(
+        &mut self,
+        folder: &TreeFolder,
+        temporary: &[u8],
+        attributes: &TreeAttributes,
+        plain: &[u8],
+    ) -> Result<()> {
+        let Some(left) = folder.find(temporary)?.filter(|left| left.kind() == EntryKind::Symlink) else {
+            return Ok(());
+        };
+        let is_ours = left.about().uid() == attributes.uid || left.about().uid() == euid();
+        if is_ours && self.keys.decode_target(&left.target()?).is_ok_and(|target| target == plain) {
+            folder.remove(temporary).map_err(|e| Error::io(left.path(), "cannot be removed", e))?;
+        }
+        Ok(())
     }
 
     fn count(&mut self, kind: EntryKind) {
@@ -167,7 +189,18 @@ impl Run<'_> {
     }
 }
 
-/// The name of a new symlink until it takes the place of an old one. A later run finds it.
+fn unfinished(path: &Path) -> Error {
+    let context = "a conversion that was interrupted has left it, or a file beside it: convert the tree \
+                   again first";
+    Error::new(ErrorKind::Busy, context).in_file(path)
+}
+
+fn euid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// The name of a new symlink until it takes the place of an old one, and then of the old one until
+/// it is removed. A later run finds it.
 fn temporary_name(name: &[u8]) -> Vec<u8> {
     let mut number = [0; 8];
     number.copy_from_slice(&Sha256::digest(name)[..8]);

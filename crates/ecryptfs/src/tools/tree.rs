@@ -26,7 +26,7 @@ use underseal_sandbox::pin;
 use super::inherited::close_to_others;
 use super::sync::{sync_all_of, sync_entries};
 use super::walk::EntryKind;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, durable};
 
 /// An open folder.
 #[derive(Debug)]
@@ -331,7 +331,22 @@ impl PinnedEntry {
         Ok(target.map_err(|e| Error::io(&self.path, "cannot be read", e))?.into_bytes())
     }
 
-    fn swapped(&self) -> Error {
+    /// Whether another entry is the same file. overlayfs copies a file that is renamed, and the copy
+    /// may have another number: there all of the attributes count.
+    pub(super) fn is_same(&self, other: &PinnedEntry) -> bool {
+        self.is(other.inode(), &other.about)
+    }
+
+    /// Whether it is the file with this device and inode number, and on overlayfs these attributes.
+    pub(super) fn is(&self, inode: (u64, u64), about: &Metadata) -> bool {
+        let of = |about: &Metadata| {
+            let contents = (about.len(), about.mtime(), about.mtime_nsec());
+            (about.mode(), about.uid(), about.gid(), about.rdev(), (!about.is_dir()).then_some(contents))
+        };
+        self.inode() == inode || (durable::is_overlay(self) && of(&self.about) == of(about))
+    }
+
+    pub(super) fn swapped(&self) -> Error {
         Error::new(ErrorKind::Busy, "another file was put in its place meanwhile").in_file(&self.path)
     }
 }

@@ -1,10 +1,16 @@
 //! Marks that a conversion leaves on files, for a run after one that was interrupted.
 //!
 //! ```text
-//!   user.underseal.converting   on a new file, until it has taken the old one's place; a file with
-//!                               several names keeps it, for a name that is not in place yet
+//!   user.underseal.converting   on a new file, until it has taken the old one's place: its temporary
+//!                               name, itself, and the old file; a file with several names keeps it,
+//!                               for a name that is not in place yet
 //!   user.underseal.converted    on an old file with several names: the new file
 //! ```
+//! The first is on the disk before the two files exchange their names, so whatever has the temporary
+//! name afterwards is known by the new file beside it. A mark names its own inode: a copy of a file
+//! has a copy of the mark, which says nothing. The number alone counts, as a disk may be another
+//! device after a restart.
+//!
 //! The second is written before the first name is replaced. So it may name a file that never took
 //! its place: then the name that it gives leads to the old file still, and the mark says nothing.
 //!
@@ -19,10 +25,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr};
+use rustix::io::Errno;
 
 use super::LowerFile;
-use super::tree::PinnedEntry;
-use super::walk::WalkEntry;
+use super::tree::{PinnedEntry, TreeFolder};
+use super::walk::{EntryKind, WalkEntry};
+use crate::durable::is_overlay;
 use crate::lock::{LockMode, lock};
 use crate::{Error, ErrorKind, Result, random};
 
@@ -52,39 +60,156 @@ pub(super) fn is_temporary(name: &[u8]) -> bool {
     number.is_some_and(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit))
 }
 
-/// Marks a new file, and locks it so that no other process takes it for left over.
-pub(super) fn begin(new: &File, path: &Path) -> Result<()> {
-    let marked = fsetxattr(new, CONVERTING, b"", XattrFlags::empty());
+/// The mark of a new file.
+struct Mark {
+    temporary: Vec<u8>,
+    own: u64,
+    /// The inode number of the old file, its length and last change.
+    old: u64,
+    state: (u64, i64, i64),
+}
+
+impl Mark {
+    /// Reads the mark of a file; `None` without one, or with another file's.
+    ///
+    /// Fails with `Io`.
+    fn of(file: &File, path: &Path) -> Result<Option<Self>> {
+        let Some(text) = note(file, CONVERTING, path)? else { return Ok(None) };
+        let about = file.metadata().map_err(|e| Error::io(path, "cannot be looked at", e))?;
+        Ok(Self::parse(&text).filter(|mark| mark.own == about.ino()))
+    }
+
+    fn parse(text: &[u8]) -> Option<Self> {
+        let mut words = str::from_utf8(text).ok()?.split(' ');
+        let temporary = temporary_name(words.next()?.parse().ok()?);
+        let (own, old) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let state = (words.next()?.parse().ok()?, words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        Some(Self { temporary, own, old, state })
+    }
+}
+
+/// Marks a new file with a temporary name, and locks it so that no other process takes it for left
+/// over.
+pub(super) fn begin(new: &File, temporary: &[u8], old: &Metadata, path: &Path) -> Result<()> {
+    let own = new.metadata().map_err(|e| Error::io(path, "cannot be looked at", e))?.ino();
+    let number = temporary.strip_prefix(TEMPORARY).unwrap_or_default().escape_ascii();
+    let (len, seconds, nanoseconds) = state(old);
+    let text = format!("{number} {own} {} {len} {seconds} {nanoseconds}", old.ino());
+    let marked = fsetxattr(new, CONVERTING, text.as_bytes(), XattrFlags::empty());
     marked.and_then(|()| lock(new, LockMode::Alone)).map_err(|e| Error::io(path, "cannot be marked", e))
 }
 
 /// Takes the mark of a file away that has its place, if that is its only name.
 pub(super) fn finish(new: &File, old: &Metadata) {
     if old.nlink() == 1 {
-        // A mark that stays says nothing of a file with another name than temporary ones have.
+        // A mark that stays says nothing of a file with another name than its temporary one.
         let _ = fremovexattr(new, CONVERTING);
     }
 }
 
+/// Returns the name that a further name of a new file has before it is in place: that of its mark,
+/// so that an interrupted run is known by the mark, too. What such a run has left is removed.
+///
+/// Fails with `Io`.
+pub(super) fn further_name(found: &WalkEntry<'_>, new: &PinnedEntry) -> Result<Vec<u8>> {
+    // A file that this user may not read has no mark that a run of this user would find.
+    let Ok(file) = new.open(false) else { return random_name() };
+    let Some(Mark { temporary, .. }) = Mark::of(&file, new.path())? else { return random_name() };
+    if let Some(left) = found.folder.find(&temporary)?
+        && [new.inode(), found.entry.inode()].contains(&left.inode())
+    {
+        remove(found, &temporary)?;
+    }
+    Ok(temporary)
+}
+
+/// Removes what a run has left beside a new file that is in place: the old file, or a further name
+/// that was not in place yet.
+///
+/// Fails with `Busy` when another file has that name: another program may have put it in the old
+/// one's place in the run's last moment.
+pub(super) fn clear(found: &WalkEntry<'_>, new: &File, about: &Metadata) -> Result<()> {
+    let Some(mark) = Mark::of(new, found.lower)? else { return Ok(()) };
+    if mark.temporary == found.name {
+        return Ok(());
+    }
+    let Some(left) = found.folder.find(&mark.temporary)? else { return Ok(()) };
+    let is_new = left.inode() == (about.dev(), about.ino());
+    let is_old = (left.about().ino() == mark.old || is_overlay(&left))
+        && state(left.about()) == mark.state
+        && ownership(left.about()) == ownership(about)
+        && left.open(false).is_ok_and(|file| lock(file, LockMode::Alone).is_ok());
+    if is_new || is_old {
+        return remove(found, &mark.temporary);
+    }
+    let context = format!(
+        "a conversion of it was interrupted, and {} is not the file that it has replaced, or was changed \
+         since: compare the two, remove one and convert again",
+        left.path().display()
+    );
+    Err(Error::new(ErrorKind::Busy, context).in_file(found.lower))
+}
+
+fn remove(found: &WalkEntry<'_>, name: &[u8]) -> Result<()> {
+    let removed = found.folder.remove(name);
+    removed.map_err(|e| Error::io(&found.folder.path_of(name), "cannot be removed", e))
+}
+
 /// Whether an entry is a new file, or a further name of one, that a run has left before it took its
 /// place.
-pub(super) fn is_left_over(found: &WalkEntry<'_>) -> bool {
+///
+/// Fails with `Io`.
+pub(super) fn is_left_over(found: &WalkEntry<'_>) -> Result<bool> {
     if !is_temporary(found.name) {
-        return false;
+        return Ok(false);
     }
-    let Ok(file) = found.entry.open(false) else { return false };
+    let Ok(file) = found.entry.open(false) else { return Ok(false) };
+    let is_marked = Mark::of(&file, found.lower)?.is_some_and(|mark| mark.temporary == found.name);
     // A run may have been cut off before it set the mark: then there is nothing in the file.
-    (has_mark(&file) || found.about.len() == 0) && lock(&file, LockMode::Alone).is_ok()
+    Ok((is_marked || found.about.len() == 0) && lock(&file, LockMode::Alone).is_ok())
 }
 
-/// Whether a file under this name is one that a conversion makes, or has left.
-pub(super) fn is_of_conversion(name: &[u8], entry: &PinnedEntry) -> bool {
-    is_temporary(name) && entry.open(false).is_ok_and(|file| has_mark(&file))
+/// Returns the names among those of a folder that a conversion has left there, and the names of the
+/// new files beside them.
+///
+/// Fails with `Io`.
+pub(super) fn of_conversions(folder: &TreeFolder, names: &[Vec<u8>]) -> Result<Vec<Vec<u8>>> {
+    let mut of_conversions = Vec::new();
+    if !names.iter().any(|name| is_temporary(name)) {
+        return Ok(of_conversions);
+    }
+    for name in names {
+        let Some(entry) = folder.find(name)?.filter(|entry| entry.kind() == EntryKind::File) else {
+            continue;
+        };
+        let Ok(file) = entry.open(false) else { continue };
+        if let Some(mark) = Mark::of(&file, entry.path())?
+            && names.contains(&mark.temporary)
+        {
+            of_conversions.extend([name.clone(), mark.temporary]);
+        }
+    }
+    Ok(of_conversions)
 }
 
-fn has_mark(file: &File) -> bool {
-    fgetxattr(file, CONVERTING, &mut [0_u8; 1][..]).is_ok()
+/// Returns the value of a mark, or `None` without one.
+///
+/// Fails with `Io`: an error says nothing of a mark.
+fn note(file: &File, name: &str, path: &Path) -> Result<Option<Vec<u8>>> {
+    let mut text = vec![0; LONGEST];
+    match fgetxattr(file, name, &mut text[..]) {
+        Ok(len) => {
+            text.truncate(len);
+            Ok(Some(text))
+        }
+        // No mark is that long.
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::RANGE) => Ok(None),
+        Err(e) => Err(Error::io(path, "the mark of a conversion cannot be read", e)),
+    }
 }
+
+/// More than the length of the longest path and some numbers.
+const LONGEST: usize = 8192;
 
 /// The new file that further names of a converted file are to lead to.
 #[derive(Debug)]
@@ -120,14 +245,18 @@ impl Successor {
     }
 
     /// Reads the note of an earlier run on a file.
-    pub(super) fn of(old: &File) -> Option<Self> {
-        let mut text = vec![0; 8192];
-        let len = fgetxattr(old, CONVERTED, &mut text[..]).ok()?;
-        let mut words = text[..len].splitn(8, |&byte| byte == b' ');
+    ///
+    /// Fails with `Io`.
+    pub(super) fn of(old: &LowerFile) -> Result<Option<Self>> {
+        let Some(text) = note(&old.file, CONVERTED, &old.path)? else { return Ok(None) };
+        Ok(Self::parse(&text, &old.metadata()?))
+    }
+
+    fn parse(text: &[u8], about: &Metadata) -> Option<Self> {
+        let mut words = text.splitn(8, |&byte| byte == b' ');
         let mut number = || std::str::from_utf8(words.next()?).ok()?.parse::<i128>().ok();
         let new = (u64::try_from(number()?).ok()?, u64::try_from(number()?).ok()?);
         let old_inode = (u64::try_from(number()?).ok()?, u64::try_from(number()?).ok()?);
-        let about = old.metadata().ok()?;
         if old_inode != (about.dev(), about.ino()) {
             return None;
         }
@@ -140,7 +269,6 @@ impl Successor {
     /// The new file; nothing where it never took its place, or is not in this tree.
     pub(super) fn find(&self, found: &WalkEntry<'_>, old: &Metadata) -> Result<Option<PinnedEntry>> {
         let Ok(new) = found.root.beneath(&self.path) else { return Ok(None) };
-        let ownership = |of: &Metadata| (of.uid(), of.gid(), of.mode());
         if new.inode() != self.new || ownership(new.about()) != ownership(old) {
             return Ok(None);
         }
@@ -157,6 +285,10 @@ impl Successor {
         }
         Ok(Some(new))
     }
+}
+
+fn ownership(about: &Metadata) -> (u32, u32, u32) {
+    (about.uid(), about.gid(), about.mode())
 }
 
 fn state(about: &Metadata) -> (u64, i64, i64) {

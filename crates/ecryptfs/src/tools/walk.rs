@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::sync::sync_all_of;
 use super::tree::{PinnedEntry, TreeFolder};
-use super::{ProgressWatch, TreeKeys};
+use super::{ProgressWatch, TreeKeys, unfinished};
 use crate::lock::{LockMode, RootLock};
 use crate::name::long;
 use crate::{Error, ErrorKind, Result};
@@ -201,7 +201,10 @@ impl Walk<'_> {
     }
 
     fn list(&mut self, folder: &TreeFolder, inside: &Path, plain: &Path) -> Result<()> {
-        for name in folder.names()? {
+        let mut names = folder.names()?;
+        // What an interrupted run has left is known by the file that it belongs to.
+        names.sort_by_key(|name| unfinished::is_temporary(name));
+        for name in names {
             let path = folder.path_of(&name);
             if let Some(of) = long::is_beside(&name) {
                 if !folder.has(of) {

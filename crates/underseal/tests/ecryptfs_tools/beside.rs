@@ -103,7 +103,9 @@ fn a_file_that_a_killed_conversion_has_left_gets_no_other_name() {
     let file = tree(&scratch, b"contents");
     let left = scratch.path("lower/.underseal-1");
     fs::copy(&file, &left).unwrap();
-    setxattr(&left, "user.underseal.converting", b"", XattrFlags::empty()).unwrap();
+    let number = fs::metadata(&left).unwrap().ino();
+    let mark = format!("1 {number} {} 0 0 0", fs::metadata(&file).unwrap().ino());
+    setxattr(&left, "user.underseal.converting", mark.as_bytes(), XattrFlags::empty()).unwrap();
     let names = ["lower", "-o", "ecryptfs_enable_filename_crypto"];
     assert_refused(&ecryptfs(&scratch, "rename-tree", &names), 7, &["convert the tree again first"]);
     assert!(left.exists());

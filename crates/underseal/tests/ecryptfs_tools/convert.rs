@@ -12,8 +12,8 @@ use crate::support::volume::underseal;
 use crate::support::{Scratch, output, tool};
 
 /// The calls of a conversion that change what is there, or make it safe.
-const CALLS: [&str; 7] =
-    ["openat", "fsetxattr", "copy_file_range", "fsync", "linkat", "renameat2", "fremovexattr"];
+const CALLS: [&str; 8] =
+    ["openat", "fsetxattr", "copy_file_range", "fsync", "linkat", "renameat2", "unlinkat", "fremovexattr"];
 
 fn convert(lower: &Path, place: &str) -> Command {
     let mut command = underseal();

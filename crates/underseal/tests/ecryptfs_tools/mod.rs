@@ -14,6 +14,7 @@
 //!   in_use.rs     trees that change meanwhile, folders that two tools are to write to
 //!   lost_writes.rs  a disk that loses what was written
 //!   renamed.rs    names under another key by runs that are killed
+//!   replaced.rs   names that another program replaces or removes in a tool's last moment
 //!   refusals.rs   damage, hostile names, missing keys: each entry by itself, with lower path and
 //!                 exit status
 //! ```
@@ -29,6 +30,7 @@ mod long_names;
 mod lost_writes;
 mod refusals;
 mod renamed;
+mod replaced;
 mod trees;
 
 use std::path::Path;
