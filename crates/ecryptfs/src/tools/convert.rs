@@ -73,8 +73,8 @@ impl Visit for Convert {
             }
             lower => lower?,
         };
+        unfinished::clear(found, &lower)?;
         let about = lower.metadata()?;
-        unfinished::clear(found, &lower.file, &about)?;
         // The note is on the file itself: its inode's number may be another file's by now.
         if let Some(successor) = Successor::of(&lower)?
             && let Some(new) = successor.find(found, &about)?

@@ -128,16 +128,17 @@ pub(super) fn further_name(found: &WalkEntry<'_>, new: &PinnedEntry) -> Result<V
 ///
 /// Fails with `Busy` when another file has that name: another program may have put it in the old
 /// one's place in the run's last moment.
-pub(super) fn clear(found: &WalkEntry<'_>, new: &File, about: &Metadata) -> Result<()> {
-    let Some(mark) = Mark::of(new, found.lower)? else { return Ok(()) };
+pub(super) fn clear(found: &WalkEntry<'_>, new: &LowerFile) -> Result<()> {
+    let Some(mark) = Mark::of(&new.file, found.lower)? else { return Ok(()) };
     if mark.temporary == found.name {
         return Ok(());
     }
     let Some(left) = found.folder.find(&mark.temporary)? else { return Ok(()) };
+    let about = new.metadata()?;
     let is_new = left.inode() == (about.dev(), about.ino());
     let is_old = (left.about().ino() == mark.old || is_overlay(&left))
         && state(left.about()) == mark.state
-        && ownership(left.about()) == ownership(about)
+        && ownership(left.about()) == ownership(&about)
         && left.open(false).is_ok_and(|file| lock(file, LockMode::Alone).is_ok());
     if is_new || is_old {
         return remove(found, &mark.temporary);

@@ -160,7 +160,7 @@ fn an_old_file_under_a_temporary_name_is_removed_unless_it_was_changed() {
         if is_changed {
             let file = fs::File::options().write(true).open(&old).unwrap();
             file.set_modified(std::time::SystemTime::now()).unwrap();
-            assert_refused(&convert(&scratch, &words[1..]), 4, &["lower/a", "compare the two"]);
+            assert_refused(&convert(&scratch, &words[1..]), 7, &["lower/a", "compare the two"]);
             assert!(old.exists());
             break;
         }
@@ -170,6 +170,26 @@ fn an_old_file_under_a_temporary_name_is_removed_unless_it_was_changed() {
         assert_done(&ecryptfs(&scratch, "rename-tree", &["lower", "--plain"]));
         assert_eq!((names(&lower).len(), cat(&scratch, "a")), (2, b"the old version".to_vec()));
         assert_done(&convert(&scratch, &["lower", "--header", "xattr"]));
+    }
+}
+
+/// A further name of a new file was about to take its place.
+#[test]
+fn a_further_name_under_a_temporary_name_does_not_count_as_a_change() {
+    for call in ["renameat2", "unlinkat"] {
+        let scratch = Scratch::new();
+        let lower = tree(&scratch, &[]);
+        fs::remove_file(lower.join("new")).unwrap();
+        fs::hard_link(lower.join("a"), lower.join("b")).unwrap();
+        assert!(!output(&mut traced(&scratch, call, "signal=KILL:when=2", &CONVERT)).status.success());
+        assert_eq!(names(&lower).len(), 4, "{call}");
+        for name in ["a", "b"] {
+            let done = convert(&scratch, &[&format!("lower/{name}"), "--header", "file"]);
+            assert_done(&done);
+            assert_eq!(cat(&scratch, name), b"the old version");
+        }
+        assert_done(&convert(&scratch, &CONVERT[1..]));
+        assert_eq!(names(&lower), ["a", "b", "link"], "{call}");
     }
 }
 
@@ -238,7 +258,7 @@ fn a_file_that_is_saved_over_a_symlink_while_it_is_renamed_stays() {
         let ran = while_held_up(&scratch, "symlinkat", &delay, &words, || {
             fs::rename(scratch.path("precious"), &link).unwrap();
         });
-        assert_refused(&ran, 4, &["another file was put in its place"]);
+        assert_refused(&ran, 7, &["another file was put in its place"]);
         assert_eq!(fs::read(&link).unwrap(), b"not the tool's", "{renamed:?}");
         assert!(names(&lower).iter().find(is_symlink).is_none(), "the symlink is gone");
         assert_eq!(names(&lower).len(), 3);
