@@ -12,8 +12,8 @@
 //!
 //!   below: tree (folders and entries by descriptors), keys (which key opens what),
 //!          lower (a file's header and its place), reader, writer, attributes (inherited: lists),
-//!          links (files with several names), replace (names that others change meanwhile), sync (what
-//!          makes the output durable)
+//!          links (files with several names), replace (names that others change meanwhile), sync
+//!          (what makes the output durable)
 //! ```
 //! One file is open at a time and its contents are processed through one buffer: memory does not
 //! grow with the tree, except for the names in each open folder, a line and a descriptor for each

@@ -69,8 +69,8 @@ impl HomeProcessors {
     }
 }
 
-/// Whether a request (`fuse_in_header` and `fuse_read_in`, include/uapi/linux/fuse.h) is a long read
-/// into the page cache. `None` for one that is too short for a read.
+/// Whether a request (`fuse_in_header` and `fuse_read_in`, include/uapi/linux/fuse.h) is a long
+/// read into the page cache. `None` for one that is too short for a read.
 fn is_readahead(header: &[u8], arguments: &[u8]) -> Option<bool> {
     let word = |bytes: &[u8], at| Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
     let (opcode, size, flags) = (word(header, 4)?, word(arguments, 16)?, word(arguments, 32)?);

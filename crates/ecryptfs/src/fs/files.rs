@@ -27,7 +27,7 @@ impl Fs {
         }
         let opened = OpenFile::open(&self.view, &path, write, &slot.closing);
         let file = Arc::new(opened.map_err(|e| self.tell(node, "open", &e))?);
-        // Its lock may have been waited for while another file took its place.
+        // Another file may have taken its place while the lock was waited for.
         self.nodes.has_its_names(node)?;
         slot.set_open(&file);
         Ok(file)

@@ -168,8 +168,8 @@ pub(crate) fn write(
     placed
 }
 
-/// Whether the name file is there as it should be. A tool leaves no file in its place that has other
-/// names, or belongs to neither the entry's owner, nor the folder's, nor the tool's user.
+/// Whether the name file is there as it should be. A tool leaves no file in its place that has
+/// other names, or belongs to neither the entry's owner, nor the folder's, nor the tool's user.
 fn is_there(folder: impl AsFd, lower: &[u8], encoded: &[u8], owner: NameOwner) -> bool {
     let is_own = || match owner {
         NameOwner::Thread => true,

@@ -1,8 +1,8 @@
 //! Entries that take the place of others, and entries that are removed, while other programs may
 //! replace or remove the same names.
 //!
-//! A rename over a name, or a removal, takes whatever the name leads to by then. So the old entry is
-//! moved to a temporary name first, in one step with the new one (an exchange), and removed only
+//! A rename over a name, or a removal, takes whatever the name leads to by then. So the old entry
+//! is moved to a temporary name first, in one step with the new one (an exchange), and removed only
 //! when it is the one that was looked at. Another entry goes back to its name.
 
 use rustix::fs::RenameFlags;

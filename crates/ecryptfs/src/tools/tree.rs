@@ -331,8 +331,8 @@ impl PinnedEntry {
         Ok(target.map_err(|e| Error::io(&self.path, "cannot be read", e))?.into_bytes())
     }
 
-    /// Whether another entry is the same file. overlayfs copies a file that is renamed, and the copy
-    /// may have another number: there all of the attributes count.
+    /// Whether another entry is the same file. overlayfs copies a file that is renamed, and the
+    /// copy may have another number: there all of the attributes count.
     pub(super) fn is_same(&self, other: &PinnedEntry) -> bool {
         self.is(other.inode(), &other.about)
     }

@@ -1,15 +1,15 @@
 //! Marks that a conversion leaves on files, for a run after one that was interrupted.
 //!
 //! ```text
-//!   user.underseal.converting   on a new file, until it has taken the old one's place: its temporary
-//!                               name, itself, and the old file; a file with several names keeps it,
-//!                               for a name that is not in place yet
+//!   user.underseal.converting   on a new file, until it has taken the old one's place: its
+//!                               temporary name, itself, and the old file; a file with several
+//!                               names keeps it, for a name that is not in place yet
 //!   user.underseal.converted    on an old file with several names: the new file
 //! ```
-//! The first is on the disk before the two files exchange their names, so whatever has the temporary
-//! name afterwards is known by the new file beside it. A mark names its own inode: a copy of a file
-//! has a copy of the mark, which says nothing. The number alone counts, as a disk may be another
-//! device after a restart.
+//! The first is on the disk before the two files exchange their names, so whatever has the
+//! temporary name afterwards is known by the new file beside it. A mark names its own inode: a copy
+//! of a file has a copy of the mark, which says nothing. The number alone counts, as a disk may be
+//! another device after a restart.
 //!
 //! The second is written before the first name is replaced. So it may name a file that never took
 //! its place: then the name that it gives leads to the old file still, and the mark says nothing.

@@ -202,7 +202,7 @@ impl Walk<'_> {
 
     fn list(&mut self, folder: &TreeFolder, inside: &Path, plain: &Path) -> Result<()> {
         let mut names = folder.names()?;
-        // What an interrupted run has left is known by the file that it belongs to.
+        // An interrupted run's files are known by the file that they belong to.
         names.sort_by_key(|name| unfinished::is_temporary(name));
         for name in names {
             let path = folder.path_of(&name);

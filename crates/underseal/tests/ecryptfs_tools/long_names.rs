@@ -115,7 +115,7 @@ fn what_is_left_over_or_lost_is_told_of() {
     assert_refused(&ecryptfs(&scratch, "check", &["lower"]), 7, &["the file beside it"]);
 }
 
-/// Whoever owns the tree may have put another file's hard link where a long name's file belongs.
+/// The tree's owner may have put another file's hard link where a long name's file belongs.
 #[test]
 fn a_name_file_is_a_new_one_and_as_readable_as_its_entry() {
     let scratch = Scratch::new();

@@ -76,8 +76,8 @@ kill $first $server
 wait
 ";
 
-/// A volume on a RAM disk under the kernel's dm-crypt, and one under `underseal dm`, whose device is
-/// a ublk disk where the kernel changes the sizes of these.
+/// A volume on a RAM disk under the kernel's dm-crypt, and one under `underseal dm`, whose device
+/// is a ublk disk where the kernel changes the sizes of these.
 #[test]
 #[ignore = "measures: see scripts/bench-dm-guest"]
 fn bench_tables() {

@@ -214,8 +214,8 @@ impl Described {
     }
 }
 
-/// Returns an xattr's name as it was before GNU tar's encoding, which a record's key needs: `%3D` is
-/// `=`, and `%25` is `%`.
+/// Returns an xattr's name as it was before GNU tar's encoding, which a record's key needs: `%3D`
+/// is `=`, and `%25` is `%`.
 fn plain_keyword(mut encoded: &[u8]) -> Vec<u8> {
     let mut name = Vec::new();
     while let [first, rest @ ..] = encoded {
