@@ -124,6 +124,20 @@ pub(crate) fn check<'d>(volume: &Volume, device: impl Fn(usize) -> Option<&'d dy
     Ok(())
 }
 
+/// Checks that the devices take memory that is aligned to sectors: requests are divided at any
+/// sector, and their memory with them. Returns `Layout` where one does not.
+pub(crate) fn check_memory(devices: &[Arc<dyn Device>], sector: u32) -> Result<()> {
+    let Some(device) = devices.iter().find(|device| device.geometry().memory_alignment > sector) else {
+        return Ok(());
+    };
+    let context = format!(
+        "{} takes memory that is aligned to {} bytes, and the volume has sectors of {sector}",
+        device.name(),
+        device.geometry().memory_alignment,
+    );
+    Err(Error::new(ErrorKind::Layout, context))
+}
+
 fn fits(lower: u64, len: u64, device: &dyn Device) -> Result<()> {
     let geometry = device.geometry();
     let bad = |why: String| Err(Error::new(ErrorKind::Layout, format!("{}: {why}", device.name())));

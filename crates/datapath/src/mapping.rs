@@ -76,17 +76,7 @@ impl Mapping {
         layout::check(&volume, |number| Some(&**devices.get(number)?))?;
         layout::tell_needs(&volume, &devices);
         let shape = RequestLimits::of(&volume, &devices);
-        // Requests are divided at any sector, and their memory with them.
-        if let Some(device) = devices.iter().find(|device| device.geometry().memory_alignment > shape.sector)
-        {
-            let context = format!(
-                "{} takes memory that is aligned to {} bytes, and the volume has sectors of {}",
-                device.name(),
-                device.geometry().memory_alignment,
-                shape.sector
-            );
-            return Err(Error::new(ErrorKind::Layout, context));
-        }
+        layout::check_memory(&devices, shape.sector)?;
         let layout = shape.layout_of(&volume);
         Ok(Self {
             control: VolumeControl::new(volume, layout, Policy::INLINE),
