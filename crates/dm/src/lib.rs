@@ -15,8 +15,8 @@
 //!     +-- Nodes     block devices
 //!           loops   loop devices over those files
 //!           ublk    ublk disks that the tables' servers serve
-//!           names   what the system shows of either; links: names in /dev; opens: their openers;
-//!                   holders: which lie on which; left: devices of a killed server
+//!           names   what the system shows of either; links: names in /dev; opens, disk_users:
+//!                   their openers; holders: which lie on which; left: devices of a killed server
 //! ```
 //!
 //! The sources of the answers are include/uapi/linux/dm-ioctl.h and the behaviour of
@@ -25,6 +25,7 @@
 #![deny(unsafe_code)]
 
 mod device;
+mod disk_users;
 mod error;
 pub mod header;
 mod holders;

@@ -28,7 +28,6 @@ use crate::host::{Names, Node, Nodes, Served};
 use crate::left::{FILE, LeftDisk};
 use crate::names::{DeviceFolder, KernelDisk, NodeNames};
 use crate::node_name::free_name;
-use crate::opens::{loops_over, programs};
 use crate::{DeviceNumber, Error, Family, Result, Room};
 
 /// Numbers that this module takes: `losetup` takes them from 0 up.
@@ -170,26 +169,11 @@ impl Node for LoopNode {
     }
 
     fn opens(&self, is_below: bool) -> u32 {
-        let loops = loops_over(self.dev);
-        let opens = programs(self.dev, &self.family).saturating_add(loops);
-        if opens > 0 || is_below {
-            return opens;
-        }
-        // A device that cannot be opened in time is in use: a process hangs with it.
-        self.take(LoopStep::Look)
-            .unwrap_or_else(|e| {
-                log::warn!("{e}");
-                true
-            })
-            .into()
+        self.worker.opens(self.work(LoopStep::Look), &self.family, is_below)
     }
 
     fn sync(&self) -> Result<()> {
-        match self.take(LoopStep::Sync) {
-            Err(e) if !e.is_of_hanging() => log::warn!("{e}"),
-            synced => drop(synced?),
-        }
-        Ok(())
+        self.worker.sync(self.work(LoopStep::Sync))
     }
 
     fn remember(&self, names: Names<'_>) -> Result<()> {
@@ -246,10 +230,14 @@ impl LeftDisk for LoopNode {
 impl LoopNode {
     /// Takes a step that may hang.
     fn take(&self, step: LoopStep) -> Result<bool> {
+        self.worker.take(self.work(step))
+    }
+
+    fn work(&self, step: LoopStep) -> LoopWork {
         let waits = !matches!(step, LoopStep::Look | LoopStep::Sync | LoopStep::Follow(_));
         let family = if waits { self.family.pids() } else { Vec::new() };
         let folder = self.folder.path().to_owned();
-        self.worker.take(LoopWork { number: self.number, dev: self.dev, folder, family, step, disk: None })
+        LoopWork { number: self.number, dev: self.dev, folder, family, step, disk: None }
     }
 
     fn attach(&self, how: Option<Attachment>) {

@@ -28,7 +28,6 @@ use crate::host::{Names, Node, Nodes, Served, UblkDisk};
 use crate::left::{FILE, LeftDisk};
 use crate::loops::{FIRST, FreeNumber, MOST};
 use crate::names::{DeviceFolder, KernelDisk, NodeNames};
-use crate::opens::{loops_over, programs};
 use crate::{DeviceNumber, Error, Family, LoopNodes, LoopStep, LoopWork, LoopWorker, Result, Room};
 
 /// The major number of ublk disks (`BLOCK_EXT_MAJOR`). The kernel gives out its minor numbers from
@@ -64,12 +63,18 @@ pub trait UblkDriver: Send + Sync {
 pub struct UblkNodes {
     loops: LoopNodes,
     folder: PathBuf,
+    means: UblkMeans,
+    makes_loops: bool,
+}
+
+/// The means that all disks share.
+#[derive(Clone)]
+struct UblkMeans {
     mapper: PathBuf,
     family: Family,
     worker: Arc<dyn LoopWorker>,
     driver: Arc<dyn UblkDriver>,
     free: FreeNumber,
-    makes_loops: bool,
 }
 
 impl UblkNodes {
@@ -83,8 +88,8 @@ impl UblkNodes {
     ) -> Self {
         let (folder, mapper) = (folder.into(), mapper.into());
         let loops = LoopNodes::new(&folder, &mapper, family.clone(), worker.clone());
-        let free = FreeNumber::from(FIRST);
-        Self { loops, folder, mapper, family, worker, driver, free, makes_loops: false }
+        let means = UblkMeans { mapper, family, worker, driver, free: FreeNumber::from(FIRST) };
+        Self { loops, folder, means, makes_loops: false }
     }
 
     /// Makes loop devices for new devices.
@@ -100,13 +105,9 @@ impl UblkNodes {
         let name = [path.as_os_str().as_bytes(), format!("\0{} {}", of.dev(), of.ino()).as_bytes()].concat();
         Ok(UblkNode {
             number,
-            identity: self.driver.identity(&name),
+            identity: self.means.driver.identity(&name),
             folder: DeviceFolder::new(path, format!("device {number}")),
-            mapper: self.mapper.clone(),
-            family: self.family.clone(),
-            worker: self.worker.clone(),
-            driver: self.driver.clone(),
-            free: self.free.clone(),
+            means: self.means.clone(),
             shown: Mutex::default(),
             is_gone: AtomicBool::new(false),
         })
@@ -126,12 +127,12 @@ impl Nodes for UblkNodes {
         if minor.is_some() || self.makes_loops {
             return self.loops.create(minor);
         }
-        let first = self.free.get();
+        let first = self.means.free.get();
         for number in (first..MOST).chain(FIRST..first) {
             let path = self.folder.join(format!("{PREFIX}{number}"));
             match DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => {
-                    self.free.taken(number);
+                    self.means.free.taken(number);
                     return Ok(Box::new(self.node(number)?));
                 }
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
@@ -156,11 +157,7 @@ struct UblkNode {
     number: u32,
     identity: u64,
     folder: DeviceFolder,
-    mapper: PathBuf,
-    family: Family,
-    worker: Arc<dyn LoopWorker>,
-    driver: Arc<dyn UblkDriver>,
-    free: FreeNumber,
+    means: UblkMeans,
     shown: Mutex<Option<ShownDisk>>,
     is_gone: AtomicBool,
 }
@@ -243,28 +240,14 @@ impl Node for UblkNode {
 
     fn opens(&self, is_below: bool) -> u32 {
         let Some(ShownDisk { disk, .. }) = self.shown().clone() else { return 0 };
-        let opens = programs(disk.number, &self.family).saturating_add(loops_over(disk.number));
         // The disk of a server that has ended is gone, and cannot be opened.
-        if opens > 0 || is_below || !disk.node().exists() {
-            return opens;
-        }
-        // A device that cannot be opened in time is in use: a process hangs with it.
-        self.worker
-            .take(LoopWork::of_disk(&disk, LoopStep::Look))
-            .unwrap_or_else(|e| {
-                log::warn!("{e}");
-                true
-            })
-            .into()
+        let knows_claims = is_below || !disk.node().exists();
+        self.means.worker.opens(LoopWork::of_disk(&disk, LoopStep::Look), &self.means.family, knows_claims)
     }
 
     fn sync(&self) -> Result<()> {
         let Some(ShownDisk { disk, .. }) = self.shown().clone() else { return Ok(()) };
-        match self.worker.take(LoopWork::of_disk(&disk, LoopStep::Sync)) {
-            Err(e) if !e.is_of_hanging() => log::warn!("{e}"),
-            synced => drop(synced?),
-        }
-        Ok(())
+        self.means.worker.sync(LoopWork::of_disk(&disk, LoopStep::Sync))
     }
 
     fn remember(&self, names: Names<'_>) -> Result<()> {
@@ -288,7 +271,7 @@ impl Node for UblkNode {
             return;
         }
         let id = self.kept_id();
-        let stopped = id.map_or(Ok(()), |id| self.driver.stop(id, self.identity));
+        let stopped = id.map_or(Ok(()), |id| self.means.driver.stop(id, self.identity));
         if let Err(e) = stopped {
             // The next back end finds the folder, and tries it again.
             log::error!("{}: {e}", self.folder.path().display());
@@ -299,7 +282,7 @@ impl Node for UblkNode {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
                 log::warn!("{}: cannot be removed: {e}", self.folder.path().display());
             }
-            _ => self.free.given_back(self.number),
+            _ => self.means.free.given_back(self.number),
         }
     }
 
@@ -316,7 +299,7 @@ impl LeftDisk for UblkNode {
     fn names(&self) -> Option<NodeNames<'_>> {
         let shown = self.shown().as_ref().map(|shown| shown.disk.clone());
         let disk = shown.or_else(|| self.kept_disk())?;
-        Some(NodeNames { folder: &self.folder, mapper: &self.mapper, disk })
+        Some(NodeNames { folder: &self.folder, mapper: &self.means.mapper, disk })
     }
 
     fn lies(&self, room: Room, _read_only: bool) {
@@ -385,7 +368,7 @@ impl UblkNode {
     /// Forgets a disk that there is no more.
     fn forget_disk(&self, id: u32) {
         // A server that was killed as it made the disk has left it.
-        let forgotten = self.driver.stop(id, self.identity).and_then(|()| self.keep_id(None));
+        let forgotten = self.means.driver.stop(id, self.identity).and_then(|()| self.keep_id(None));
         match forgotten {
             Ok(()) => self.drop_link(id),
             Err(e) => log::error!("{}: {e}", self.folder.path().display()),

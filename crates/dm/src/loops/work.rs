@@ -108,6 +108,10 @@ impl LoopWork {
         self.step
     }
 
+    pub(crate) fn dev(&self) -> DeviceNumber {
+        self.dev
+    }
+
     /// A look at another disk than a loop device, or its sync.
     pub(crate) fn of_disk(disk: &KernelDisk, step: LoopStep) -> Self {
         let (number, folder, family) = (0, PathBuf::new(), Vec::new());

@@ -20,7 +20,7 @@ impl UblkNodes {
 
     fn left_at(&self, number: u32) -> Option<LeftNode> {
         let node = self.node(number).inspect_err(|e| log::warn!("{e}")).ok()?;
-        let id = node.kept_id().filter(|id| self.driver.has(*id, node.identity));
+        let id = node.kept_id().filter(|id| self.means.driver.has(*id, node.identity));
         let disk = id.and_then(|id| ShownDisk::of(id).ok());
         let has_size = disk.as_ref().is_some_and(|of| sectors(&of.disk.name).is_ok_and(|size| size > 0));
         let is_whole = has_size && !node.folder().remembered().0.is_empty();
