@@ -54,6 +54,22 @@ pub(crate) fn parse(text: &[u8], repeats: Repeats) -> Result<Map<String, Value>>
     }
 }
 
+/// Fails with the reason when json-c, and so cryptsetup, would not read this value at this depth of
+/// the JSON area, or would read another one. Scalars count for the depth; a name ends at a NUL.
+pub(crate) fn json_c_reads(value: &Value, depth: usize) -> std::result::Result<(), String> {
+    if depth > MAX_DEPTH {
+        return Err(format!("nested deeper in the JSON area than {MAX_DEPTH} levels"));
+    }
+    match value {
+        Value::Object(members) => members.iter().try_for_each(|(name, member)| match name.contains('\0') {
+            true => Err(format!("a NUL in the name {}", printable(name))),
+            false => json_c_reads(member, depth + 1),
+        }),
+        Value::Array(values) => values.iter().try_for_each(|value| json_c_reads(value, depth + 1)),
+        _ => Ok(()),
+    }
+}
+
 /// Returns the text for a JSON area of `len` bytes, with its zeros.
 pub(crate) fn fill_area(object: &Map<String, Value>, len: usize) -> Result<Vec<u8>> {
     // Maps with string keys can always be serialized.

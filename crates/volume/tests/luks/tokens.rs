@@ -52,6 +52,7 @@ fn an_import_is_refused_where_cryptsetup_refuses_it_and_each_reads_what_the_othe
     let image = scratch.image("disk.img", 20 << 20);
     format(&open(&image), 20 << 20, &key(b"a"), cheap(FormatOptions::luks2())).unwrap();
     let name = image.to_str().unwrap();
+    let nested = |depth| json!({ "type": "x", "keyslots": [], "d": (0..depth).fold(json!(1), |inner, _| json!([inner])) });
     let mut both = 0;
     for token in [
         json!({ "type": "luks2-keyring", "keyslots": ["0"], "key_description": "a b" }),
@@ -61,6 +62,7 @@ fn an_import_is_refused_where_cryptsetup_refuses_it_and_each_reads_what_the_othe
         json!({ "type": "luks2-foo", "keyslots": [] }),
         json!({ "type": "x", "keyslots": ["3"] }),
         json!({ "type": "", "keyslots": [] }),
+        nested(28),
     ] {
         let text = serde_json::to_vec(&token).unwrap();
         let file = scratch.file("token.json", &text);
@@ -77,6 +79,15 @@ fn an_import_is_refused_where_cryptsetup_refuses_it_and_each_reads_what_the_othe
         let exported = cryptsetup(&["token", "export", "--token-id", &number.to_string(), name]);
         assert_eq!(serde_json::from_str::<Value>(&exported).unwrap(), token);
     }
-    assert_eq!(both, 2);
+    assert_eq!(both, 3);
     cryptsetup(&["luksDump", name]);
+    // cryptsetup would take the header for none.
+    for (token, why) in [
+        (nested(29), "nested deeper"),
+        (json!({ "type": "x", "keyslots": ["0"], "keyslots\0": 5 }), "a NUL in the name"),
+        (json!({ "type": "x", "keyslots": [], "x": [{ "\0": 5 }] }), "a NUL in the name"),
+    ] {
+        let refused = token_from_json(&serde_json::to_vec(&token).unwrap()).unwrap_err();
+        assert!(refused.to_string().contains(why), "{token}: {refused}");
+    }
 }

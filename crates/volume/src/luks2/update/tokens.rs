@@ -136,9 +136,13 @@ pub(super) fn put(
     Ok(number)
 }
 
+/// The metadata, its tokens, and a token are objects in each other.
+const TOKEN_DEPTH: usize = 3;
+
 /// Makes cryptsetup's checks of an imported token. Returns the keyslots that it names.
 fn check(token: &Map<String, Value>) -> Result<Vec<u32>> {
     let value = Value::Object(token.clone());
+    json::json_c_reads(&value, TOKEN_DEPTH).map_err(|why| option(format!("token: {why}")))?;
     let parsed = metadata::token(&Node::new("token", &value)).map_err(refused)?;
     if parsed.kind == KEYRING {
         let description = token.get("key_description").and_then(Value::as_str);
