@@ -9,7 +9,7 @@ mod carry;
 use std::fs::File;
 use std::sync::Arc;
 
-use rustix::fs::OFlags;
+use rustix::fs::{FileType, OFlags};
 use underseal_datapath::Mapping;
 use underseal_device::Signal;
 use vhost::VhostUserMemoryRegionBase;
@@ -232,6 +232,11 @@ impl Virtqueue {
 /// changed: the front end may wait for them, and [`Signal`] does not block.)
 fn not_blocking(file: &File) -> Result<()> {
     let failed = |e| broken(format!("an event descriptor: {e}"));
+    // Files of FUSE make a reader wait all the same. Only anonymous files have no type.
+    let mode = rustix::fs::fstat(file).map_err(failed)?.st_mode;
+    if FileType::from_raw_mode(mode) != FileType::Unknown {
+        return Err(broken("a kick is no eventfd"));
+    }
     let flags = rustix::fs::fcntl_getfl(file).map_err(failed)?;
     rustix::fs::fcntl_setfl(file, flags | OFlags::NONBLOCK).map_err(failed)
 }

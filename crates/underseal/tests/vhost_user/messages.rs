@@ -3,13 +3,15 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::net::UnixStream;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use vhost::VhostBackend;
 use vhost::vhost_user::VhostUserFrontend;
 use vm_memory::MmapRegion;
+use vmm_sys_util::eventfd::EventFd;
 
 use crate::support::Scratch;
 use crate::support::tools::{PATIENCE, wait_until, within};
@@ -21,7 +23,7 @@ use crate::vhost_user::hostile::still_serves;
 #[test]
 fn messages_that_make_no_sense() {
     type Break = fn(&mut Front) -> bool;
-    let table: [(&str, Break, &str); 9] = [
+    let table: [(&str, Break, &str); 10] = [
         (
             "a ring that is not there",
             |f| f.link.set_vring_enable(0, true).is_ok() && raw(f, 8, &[9, 0, 0, 0, 64, 0, 0, 0]),
@@ -38,6 +40,18 @@ fn messages_that_make_no_sense() {
         ("a message that is not known", |f| raw(f, 99, &[]), "cut off"),
         ("a message that is too long", |f| header(f, 8, 1 << 20), "cut off"),
         ("a message of the wrong length", |f| raw(f, 8, &[0; 7]), "cut off"),
+        // A file of FUSE as a kick would keep a thread waiting for its server.
+        (
+            "a kick that is no eventfd",
+            |f| {
+                let file = std::fs::File::options().read(true).write(true).open("/dev/null").unwrap();
+                // SAFETY: the descriptor is the file's, which stays open for the call.
+                let kick = ManuallyDrop::new(unsafe { EventFd::from_raw_fd(file.as_raw_fd()) });
+                let _ = f.link.set_vring_kick(0, &kick);
+                true
+            },
+            "no eventfd",
+        ),
         ("a kick without a descriptor", |f| raw(f, 12, &0x100_u64.to_le_bytes()), "to be polled"),
     ];
     let scratch = Scratch::new();
