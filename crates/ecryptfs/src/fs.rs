@@ -15,6 +15,7 @@
 //!     |- nodes.rs       what the kernel knows of
 //!     |- sizes.rs       how long files were that it has forgotten
 //!     |- cached.rs      when the kernel's pages of a file are dropped
+//!     |- kernel_size.rs the size of a file that the kernel has, and the one that it has not
 //!     |- handles.rs     what is open
 //!     |- failure_log.rs  what the operator is told
 //!     |- identity.rs    on whose behalf files are made
@@ -46,6 +47,7 @@ mod handles;
 #[expect(unsafe_code, reason = "setfsuid(2), setfsgid(2) and unshare(2)")]
 mod identity;
 mod inbox;
+mod kernel_size;
 mod long_names;
 mod mount;
 mod nodes;

@@ -97,8 +97,24 @@ impl FuseChannel {
         // A negative offset stands for the attributes alone, length 0 for all following bytes.
         let from = from.map_or(u64::MAX, |from| from & i64::MAX as u64);
         Body(&mut body).u64(node).u64(from).u64(0);
-        let header = reply_header(0, notify::INVAL_INODE, body.len());
-        match writev(&self.device, &[IoSlice::new(&header), IoSlice::new(&body)]) {
+        self.notify(notify::INVAL_INODE, &body)
+    }
+
+    /// Puts a byte of a file into Linux's page of it. For Linux the file then reaches at least up
+    /// to the end of that byte. The call waits as [`forget`](Self::forget) does.
+    ///
+    /// # Errors
+    /// Errors of the notification other than an unknown file and the mount's end.
+    pub fn store(&self, node: u64, offset: u64, byte: u8) -> io::Result<()> {
+        let mut body = Vec::with_capacity(25);
+        Body(&mut body).u64(node).u64(offset).u32(1).u32(0);
+        body.push(byte);
+        self.notify(notify::STORE, &body)
+    }
+
+    fn notify(&self, code: i32, body: &[u8]) -> io::Result<()> {
+        let header = reply_header(0, code, body.len());
+        match writev(&self.device, &[IoSlice::new(&header), IoSlice::new(body)]) {
             // Linux caches nothing of the file, or the mount is gone.
             Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED | Errno::NOTCONN) => Ok(()),
             Err(e) => Err(e.into()),

@@ -1,7 +1,6 @@
 //! Attributes: the lower file's, except the size.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, chmodat,
@@ -14,9 +13,6 @@ use super::cached::Patience;
 use super::nodes::{FileNode, FileVersion};
 use super::{Answer, Fs, locked, proc_path};
 use crate::file::{self, IsOver};
-
-/// How long the kernel takes at most to look a file up again and open it.
-const SENT_BACK: Duration = Duration::from_millis(100);
 
 /// The changes of a SETATTR.
 pub(super) struct AttributeChange {
@@ -78,7 +74,7 @@ impl Fs {
     pub(super) fn setattr(&self, node: u64, change: &AttributeChange, is_over: IsOver<'_>) -> Answer<Stat> {
         let node = self.nodes.get(node)?;
         let fd = self.nodes.fd(&node)?;
-        self.nodes.has_its_names(&node)?;
+        self.has_its_names(&node)?;
         if change.sets(set::MODE) {
             chmodat(CWD, proc_path(&fd), Mode::from_raw_mode(change.mode & 0o7777), AtFlags::empty())?;
         }
@@ -115,12 +111,21 @@ impl Fs {
         self.attributes(&node)
     }
 
+    /// Fails with `ESTALE` when a file has lost a name below, so that the kernel looks its path up
+    /// again. A descriptor has no path: a file that is open here is the right one.
+    pub(super) fn has_its_names(&self, node: &FileNode) -> Answer<()> {
+        match node.open_file() {
+            Some(_) => Ok(()),
+            None => self.nodes.has_its_names(node),
+        }
+    }
+
     /// Replaces the lower file's size by the size of the regular file, or of the symlink's target.
     pub(super) fn complete(&self, node: &Arc<FileNode>, stat: &mut Stat) -> Answer<()> {
         let size = match node.kind {
             FileType::RegularFile => {
                 let size = self.size(node, stat)?;
-                locked(&node.file).told = Some(size);
+                locked(&node.file).tells(size);
                 size
             }
             FileType::Symlink if self.view.hides_targets() => self.readlink(node.id)?.len() as u64,
@@ -130,28 +135,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Fails with `ESTALE` when the kernel has another size of a file that is not open here: the
-    /// kernel looks the file up again. It would append at the end that it knows, and read up to it.
-    ///
-    /// A file that grows all the time could never be opened otherwise: the kernel is not sent back
-    /// twice in a row.
-    pub(super) fn has_told_size(&self, node: &Arc<FileNode>) -> Answer<()> {
-        let slot = locked(&node.file);
-        let is_open = slot.open.strong_count() > 0;
-        let Some(told) = slot.told.filter(|_| !is_open) else { return Ok(()) };
-        drop(slot);
-        let stat = fstat(self.nodes.fd(node)?)?;
-        let is_right = self.size(node, &stat)? == told;
-        let mut slot = locked(&node.file);
-        let comes_back = slot.sent_back.take().is_some_and(|then| then.elapsed() < SENT_BACK);
-        if is_right || comes_back {
-            return Ok(());
-        }
-        slot.sent_back = Some(Instant::now());
-        Err(Errno::STALE)
-    }
-
-    fn size(&self, node: &Arc<FileNode>, stat: &Stat) -> Answer<u64> {
+    pub(super) fn size(&self, node: &Arc<FileNode>, stat: &Stat) -> Answer<u64> {
         let mut slot = locked(&node.file);
         if let Some(file) = slot.open.upgrade() {
             drop(slot);

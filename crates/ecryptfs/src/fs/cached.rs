@@ -15,6 +15,7 @@ use rustix::fs::fstat;
 
 use super::nodes::{FileNode, FileVersion};
 use super::{Answer, Fs, locked};
+use crate::file::OpenFile;
 
 /// The version of a lower file that the kernel's pages have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -74,6 +75,30 @@ impl Fs {
         }
         locked(&node.file).cached = if are_pages_right { now } else { CachedPages::Unknown };
         Ok(Some(OpeningTurn { _turn: turn, are_pages_right }))
+    }
+
+    /// Drops the kernel's pages of a file whose lower file was changed before it was locked for an
+    /// open. Returns false where a thread without patience would wait.
+    pub(super) fn refresh_locked(
+        &self,
+        node: &Arc<FileNode>,
+        file: &OpenFile,
+        patience: Patience,
+    ) -> Answer<bool> {
+        let now = CachedPages::Of(FileVersion::of(&fstat(file)?));
+        let is_right = {
+            let slot = locked(&node.file);
+            slot.cached == now || slot.follows_kernel()
+        };
+        if is_right {
+            return Ok(true);
+        }
+        if patience == Patience::Refuse {
+            return Ok(false);
+        }
+        let dropped = self.kernel.get().is_some_and(|kernel| kernel.forget(node.id, Some(0)).is_ok());
+        locked(&node.file).cached = if dropped { now } else { CachedPages::Unknown };
+        Ok(true)
     }
 
     /// Drops the kernel's pages of a file that is open for reading, if the lower file has changed:

@@ -314,8 +314,8 @@ impl FsWorker {
                 let make = FileCreation { mode: args.u32()?, umask: args.u32()? };
                 entry(out, &fs.mkdir(header, args.name()?, &make)?);
             }
-            op::UNLINK => fs.unlink(node, args.name()?, AtFlags::empty())?,
-            op::RMDIR => fs.unlink(node, args.name()?, AtFlags::REMOVEDIR)?,
+            op::UNLINK => fs.unlink(header, args.name()?, AtFlags::empty())?,
+            op::RMDIR => fs.unlink(header, args.name()?, AtFlags::REMOVEDIR)?,
             op::RENAME | op::RENAME2 => {
                 let folder = args.u64()?;
                 let flags = if header.opcode == op::RENAME { 0 } else { args.u32()? };

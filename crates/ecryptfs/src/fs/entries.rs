@@ -13,7 +13,7 @@ use underseal_fuse::wire::InHeader;
 use super::cached::Patience;
 use super::nodes::FileNode;
 use super::{Answer, Fs, identity, proc_path};
-use crate::file::OpenFile;
+use crate::file::{LowerDescriptor, OpenFile};
 
 /// A name in a reply to the kernel.
 pub(super) struct LookupEntry {
@@ -173,7 +173,7 @@ impl Fs {
         })?);
         let stat = fstat(file.as_fd())?;
         let node = self.nodes.enter(&stat, link, None);
-        super::locked(&node.file).set_open(&file);
+        super::locked(&node.file).set_open(&file, true);
         Ok((self.told(node, stat)?, file))
     }
 
@@ -182,6 +182,7 @@ impl Fs {
         let lower = self.view.lower_name(name)?;
         let folder = self.nodes.fd(&parent)?;
         let fd = self.nodes.fd(&node)?;
+        self.nodes.has_its_names(&node)?;
         self.become_caller(by, 0o022)?;
         let _beside = self.make_beside(&folder, &lower)?;
         linkat(CWD, proc_path(&fd), &folder, &*lower, AtFlags::SYMLINK_FOLLOW)?;
@@ -190,15 +191,18 @@ impl Fs {
         self.told(node, stat)
     }
 
-    pub(super) fn unlink(&self, parent: u64, name: &[u8], flags: AtFlags) -> Answer<()> {
-        let (parent, lower) = (self.nodes.get(parent)?, self.view.lower_name(name)?);
+    pub(super) fn unlink(&self, by: &InHeader, name: &[u8], flags: AtFlags) -> Answer<()> {
+        let (parent, lower) = (self.nodes.get(by.node)?, self.view.lower_name(name)?);
         let folder = self.nodes.fd(&parent)?;
+        self.become_caller(by, 0)?;
         let removed = pin(&folder, &lower)?;
         let before = fstat(&removed)?;
         self.nodes.was_found(&before, &parent, &lower)?;
         let _beside = self.beside(&[(&folder, &lower)]);
+        let _owner = self.only_as_owner(by, &[(&folder, Some(&before))])?;
         match unlinkat(&folder, &*lower, flags) {
             Err(Errno::NOTEMPTY) if self.sweep(&folder, &lower) => unlinkat(&folder, &*lower, flags)?,
+            Err(Errno::PERM) => return Err(self.refused(&[(&parent, &lower)])),
             done => done?,
         }
         self.nodes.removed(&removed, &before, &parent, &lower);
@@ -224,6 +228,11 @@ impl Fs {
             Ok(fd) => Some((fstat(&fd)?, fd)),
             Err(_) => None,
         };
+        let other = replaced.as_ref().map(|(other, _)| other);
+        if let Some(other) = other {
+            self.nodes.was_found(other, &target, &new)?;
+        }
+        let _owner = self.only_as_owner(by, &[(&source_fd, Some(&moved)), (&target_fd, other)])?;
         if let Some(beside) = &beside {
             beside.write()?;
         }
@@ -231,6 +240,7 @@ impl Fs {
             Err(Errno::NOTEMPTY) if self.sweep(&target_fd, &new) => {
                 renameat_with(&source_fd, &*old, &target_fd, &*new, flags)?;
             }
+            Err(Errno::PERM) => return Err(self.refused(&[(&source, &old), (&target, &new)])),
             renamed => renamed?,
         }
         match replaced {
@@ -244,6 +254,47 @@ impl Fs {
         }
         self.nodes.moved(&moved, (&source, &old), (&target, &new));
         Ok(())
+    }
+
+    /// Lets the lower filesystem check what the kernel has checked for the files that it has found:
+    /// that they are the caller's, where a folder is sticky. Another program may put another file
+    /// in their place at any moment. A caller who may take files of others keeps the right to.
+    fn only_as_owner(
+        &self,
+        by: &InHeader,
+        names: &[(&LowerDescriptor, Option<&Stat>)],
+    ) -> Answer<Option<identity::OwnFiles>> {
+        if !self.root || by.uid == 0 {
+            return Ok(None);
+        }
+        let mut is_sticky = false;
+        for (folder, file) in names {
+            let folder = fstat(folder)?;
+            if folder.st_mode & 0o1000 == 0 {
+                continue;
+            }
+            if folder.st_uid != by.uid && file.is_some_and(|file| file.st_uid != by.uid) {
+                return Ok(None);
+            }
+            is_sticky = true;
+        }
+        if !is_sticky {
+            return Ok(None);
+        }
+        let owner = identity::only_own_files();
+        owner.map(Some).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+    }
+
+    /// Returns the error for a change that the lower filesystem does not permit: `ESTALE` when the
+    /// kernel has not found the files that are there.
+    fn refused(&self, names: &[(&Arc<FileNode>, &[u8])]) -> Errno {
+        let found = names.iter().try_for_each(|(folder, name)| {
+            match statat(self.nodes.fd(folder)?, *name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => self.nodes.was_found(&stat, folder, name),
+                Err(_) => Ok(()),
+            }
+        });
+        found.err().unwrap_or(Errno::PERM)
     }
 
     fn become_caller(&self, by: &InHeader, umask: u32) -> Answer<()> {
@@ -291,12 +342,12 @@ mod tests {
             fs.nodes.enter(&statat(open(), "gone", AtFlags::empty()).unwrap(), Some((&root, b"gone")), None)
         };
         enter(&fs);
-        fs.unlink(ROOT, b"gone", AtFlags::empty()).unwrap();
+        let by = InHeader { opcode: 0, unique: 0, node: ROOT, uid: 0, gid: 0, pid: 0 };
+        fs.unlink(&by, b"gone", AtFlags::empty()).unwrap();
         assert_eq!(tell.recv().unwrap(), 1, "unlink");
         enter(&fs);
         std::fs::write(folder.join("new"), b"y").unwrap();
         fs.lookup(ROOT, b"new", Patience::Wait).unwrap();
-        let by = InHeader { opcode: 0, unique: 0, node: ROOT, uid: 0, gid: 0, pid: 0 };
         fs.rename(&by, b"new", (ROOT, b"gone"), 0).unwrap();
         assert_eq!(tell.recv().unwrap(), 1, "rename");
     }

@@ -12,8 +12,15 @@ use super::{Answer, Fs, locked, proc_path};
 use crate::file::{FsError, OpenFile};
 
 impl Fs {
-    /// Returns a node's open file, or opens its lower file.
+    /// Returns a node's open file, or opens its lower file, for a call by the file's name.
     pub(super) fn open_file(&self, node: &Arc<FileNode>, write: bool) -> Answer<Arc<OpenFile>> {
+        let file = self.open_lower(node, write)?;
+        // Another file may have taken its place while the lock was waited for.
+        self.nodes.has_its_names(node)?;
+        Ok(file)
+    }
+
+    fn open_lower(&self, node: &Arc<FileNode>, write: bool) -> Answer<Arc<OpenFile>> {
         let fd = self.nodes.fd(node)?;
         let path = proc_path(&fd);
         // A single lock, so no other thread opens it meanwhile.
@@ -22,14 +29,11 @@ impl Fs {
             if write {
                 file.make_writable(&path).map_err(|e| self.tell(node, "open", &e))?;
             }
-            self.nodes.has_its_names(node)?;
             return Ok(file);
         }
         let opened = OpenFile::open(&self.view, &path, write, &slot.closing);
         let file = Arc::new(opened.map_err(|e| self.tell(node, "open", &e))?);
-        // Another file may have taken its place while the lock was waited for.
-        self.nodes.has_its_names(node)?;
-        slot.set_open(&file);
+        slot.set_open(&file, false);
         Ok(file)
     }
 
@@ -44,10 +48,23 @@ impl Fs {
     ) -> Answer<Option<(u64, u32)>> {
         let node = self.nodes.get(node)?;
         let Some(opening) = self.begin_opening(&node, patience)? else { return Ok(None) };
-        self.has_told_size(&node)?;
         let flags = OFlags::from_bits_retain(flags);
         let write = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
-        let file = self.open_file(&node, write)?;
+        let file = self.open_lower(&node, write)?;
+        // The two look at once: the kernel comes back only once.
+        let names = self.nodes.has_its_names(&node);
+        let size = match flags.contains(OFlags::TRUNC) {
+            true => Ok(true),
+            false => self.tell_size(&node, &file, write, patience),
+        };
+        names?;
+        if !size? || !self.refresh_locked(&node, &file, patience)? {
+            return Ok(None);
+        }
+        if write {
+            // The lock keeps other writers away.
+            locked(&node.file).end.follows(true);
+        }
         if flags.contains(OFlags::TRUNC) {
             file.set_len(0, &|| false).map_err(|e| self.tell(&node, "truncate", &e))?;
             if kill_suid {
@@ -77,7 +94,7 @@ impl Fs {
             }
             slot.size = if slot.cached == pages { settled } else { None };
             if file.is_writable() {
-                slot.told = settled.map(|(_, size)| size);
+                slot.end.is(settled.map(|(_, size)| size));
             }
         }
         self.handles.close(handle);

@@ -3,7 +3,7 @@
 //! A thread changes to its caller's fsuid, fsgid and umask before it creates a file, so the lower
 //! filesystem gives the file to the right owner, with the group of a set-group-id folder and its
 //! default ACL, in one step. The kernel has already checked the caller's permissions
-//! (`default_permissions`), so the thread keeps its capabilities. It need not change back: an
+//! (`default_permissions`), so the thread keeps its capabilities, but in sticky folders. It need not change back: an
 //! identity matters only for a new file.
 
 use std::cell::Cell;
@@ -62,6 +62,32 @@ pub(super) fn assume(root: bool, caller: &InHeader, umask: u32) -> io::Result<()
     }
     CURRENT.set(Some(wanted));
     Ok(())
+}
+
+/// Exists while this thread may take names in sticky folders only as its caller may.
+pub(super) struct OwnFiles(());
+
+/// Removes the right to other users' files until the result is dropped.
+///
+/// Fails when the system refuses.
+pub(super) fn only_own_files() -> io::Result<OwnFiles> {
+    let mut sets = capabilities(None)?;
+    sets.effective -= CapabilitySet::FOWNER;
+    set_capabilities(None, sets)?;
+    Ok(OwnFiles(()))
+}
+
+impl Drop for OwnFiles {
+    fn drop(&mut self) {
+        let back = capabilities(None).and_then(|mut sets| {
+            sets.effective |= sets.permitted & CapabilitySet::FOWNER;
+            set_capabilities(None, sets)
+        });
+        if back.is_err() {
+            // The next caller's identity brings it back.
+            CURRENT.set(None);
+        }
+    }
 }
 
 /// The capabilities that setfsuid(2) removes.

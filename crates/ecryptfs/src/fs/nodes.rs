@@ -14,12 +14,12 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, RwLock, RwLockWriteGuard, Weak};
-use std::time::Instant;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat, statat};
 use rustix::io::Errno;
 
 use super::cached::CachedPages;
+use super::kernel_size::KernelSize;
 use super::sizes::SizeCache;
 use super::{locked, reading, writing};
 use crate::file::{Closing, LowerDescriptor, OpenFile};
@@ -66,16 +66,15 @@ pub(super) struct FileSlot {
     pub(super) closing: Weak<Closing>,
     /// The header's size, as long as the lower file has this version.
     pub(super) size: Option<(FileVersion, u64)>,
-    /// The size that the kernel has, where it is known.
-    pub(super) told: Option<u64>,
-    /// When the kernel was last sent back to look at the size.
-    pub(super) sent_back: Option<Instant>,
+    pub(super) end: KernelSize,
     pub(super) cached: CachedPages,
 }
 
 impl FileSlot {
-    pub(super) fn set_open(&mut self, file: &Arc<OpenFile>) {
+    /// Makes a file the one that all opens share. Of a new file the kernel knows the size.
+    pub(super) fn set_open(&mut self, file: &Arc<OpenFile>, is_new: bool) {
         (self.open, self.closing) = (Arc::downgrade(file), file.closing());
+        self.end.follows(is_new);
     }
 }
 
@@ -159,7 +158,23 @@ pub(super) struct Nodes {
 struct Table {
     by_id: HashMap<u64, Entry>,
     by_key: HashMap<FileIdentity, Arc<FileNode>>,
+    /// Folders that the kernel has forgotten, but not all files with names in them: each is the same
+    /// node again when it is looked up.
+    asleep: HashMap<FileIdentity, Weak<FileNode>>,
     last: u64,
+}
+
+impl Table {
+    /// Remembers a folder for as long as a file has a name in it.
+    fn sleep(&mut self, node: &Arc<FileNode>) {
+        if node.kind != FileType::Directory || Arc::strong_count(node) == 1 {
+            return;
+        }
+        self.asleep.insert(node.key, Arc::downgrade(node));
+        if self.asleep.len() > 2 * self.by_key.len() + 1024 {
+            self.asleep.retain(|_, node| node.strong_count() > 0);
+        }
+    }
 }
 
 struct Entry {
@@ -187,6 +202,7 @@ impl Nodes {
         });
         let table = Table {
             by_key: HashMap::from([(node.key, node.clone())]),
+            asleep: HashMap::new(),
             by_id: HashMap::from([(ROOT, Entry { node, lookups: 1 })]),
             last: ROOT,
         };
@@ -225,17 +241,22 @@ impl Nodes {
                 Some(node) if node.kind == kind => node.clone(),
                 _ => {
                     table.last += 1;
-                    let node = Arc::new(FileNode {
-                        id: table.last,
-                        key,
-                        kind,
-                        place: Mutex::new(Place { fd: None, links: Vec::new() }),
-                        used: AtomicBool::new(true),
-                        file: Mutex::default(),
-                        opening: Mutex::default(),
-                        descriptors: self.descriptors.clone(),
-                        base: String::new(),
-                    });
+                    let id = table.last;
+                    let new = || {
+                        Arc::new(FileNode {
+                            id,
+                            key,
+                            kind,
+                            place: Mutex::new(Place { fd: None, links: Vec::new() }),
+                            used: AtomicBool::new(true),
+                            file: Mutex::default(),
+                            opening: Mutex::default(),
+                            descriptors: self.descriptors.clone(),
+                            base: String::new(),
+                        })
+                    };
+                    let asleep = table.asleep.remove(&key).and_then(|node| node.upgrade());
+                    let node = asleep.filter(|node| node.kind == kind).unwrap_or_else(new);
                     table.by_key.insert(key, node.clone());
                     node
                 }
@@ -270,6 +291,7 @@ impl Nodes {
         let has_names = table.by_key.get(&node.key).is_some_and(|known| known.id == id);
         if has_names {
             table.by_key.remove(&node.key);
+            table.sleep(&node);
         }
         // Other threads need not wait for the rest, nor for closing its descriptor at the end.
         drop(table);

@@ -62,7 +62,7 @@ impl Fs {
         }
         let node = self.nodes.get(node)?;
         let fd = self.nodes.fd(&node)?;
-        self.nodes.has_its_names(&node)?;
+        self.has_its_names(&node)?;
         setxattr(proc_path(&fd), name, value, XattrFlags::from_bits_retain(flags))?;
         if kill_sgid {
             let mode = fstat(&fd)?.st_mode;
@@ -79,7 +79,7 @@ impl Fs {
         }
         let node = self.nodes.get(node)?;
         let fd = self.nodes.fd(&node)?;
-        self.nodes.has_its_names(&node)?;
+        self.has_its_names(&node)?;
         removexattr(proc_path(&fd), name)
     }
 }

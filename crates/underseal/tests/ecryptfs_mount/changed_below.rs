@@ -97,6 +97,37 @@ fn a_sticky_folder_keeps_files_that_took_the_place_of_the_callers_own() {
     mount.unmount();
 }
 
+/// The kernel knows no file of the target's name.
+#[test]
+fn a_sticky_folder_keeps_a_file_that_came_where_a_rename_leads() {
+    if unable_as_root("a_sticky_folder_keeps_a_file_that_came_where_a_rename_leads") {
+        return;
+    }
+    let folder = shared();
+    let mount = folder.mount("");
+    for (name, owner) in [("own", Some(NOBODY)), ("roots", None)] {
+        fs::write(folder.at(name), name).unwrap();
+        chown(folder.at(name), owner, None).unwrap();
+    }
+    let rename = "import os; os.stat('own'); print(os.path.exists('target'), flush=True); input(); \
+                  os.rename('own', 'target')";
+    let mut user = as_user(NOBODY, &["/usr/bin/python3", "-c", rename]);
+    user.current_dir(&folder.plain);
+    user.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut user = user.spawn().unwrap();
+    let mut said = [0; 6];
+    user.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"False\n");
+    fs::rename(folder.below("roots"), folder.below("target")).unwrap();
+    user.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let ended = user.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(!ended.status.success() && said.contains("not permitted"), "{said}");
+    assert_eq!(fs::metadata(folder.below("target")).unwrap().uid(), 0);
+    assert_eq!(fs::read(folder.at("own")).unwrap(), b"own");
+    mount.unmount();
+}
+
 #[test]
 fn what_another_mount_wrote_is_appended_to_and_read_by_the_next_open() {
     if unable("what_another_mount_wrote_is_appended_to_and_read_by_the_next_open") {

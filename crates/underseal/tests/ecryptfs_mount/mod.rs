@@ -5,6 +5,8 @@
 //!   vectors.rs   trees that the kernel wrote, read through the mount
 //!   posix.rs     names, links, modes, xattrs, ACLs, times, unlinked files, temporary files
 //!   contents.rs  writes, cuts and reads at random beside a plain file; fio; a tree of files
+//!   changed_below.rs files replaced below between the kernel's look and its request
+//!   other_mounts.rs  two mounts of one folder; open files whose lower names change
 //!   pages.rs     the kernel's pages: writers beside those who open and ask, lower files that are changed
 //!   options.rs   ciphers, names, headers in xattrs, several keys, plain files, the encrypted view
 //!   long_names.rs   names of 144 to 255 bytes, and what may be left over of them
@@ -36,6 +38,7 @@ mod long_names;
 mod lost_writes;
 pub(crate) mod mounted;
 mod options;
+mod other_mounts;
 mod over;
 mod pages;
 mod posix;

@@ -1,0 +1,271 @@
+//! Files that two mounts of one lower folder use at a time, and open files whose lower names change.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{XattrFlags, fsetxattr, ftruncate};
+
+use crate::ecryptfs_mount::mounted::{Folder, unable};
+use crate::ecryptfs_mount::users::unable_as_root;
+
+/// A folder, and another one that mounts what is in its folder `sub`.
+fn outer_and_inner() -> (Folder, Folder) {
+    let (outer, mut inner) = (Folder::new(), Folder::new());
+    fs::create_dir(outer.below("sub")).unwrap();
+    inner.lower = outer.below("sub");
+    (outer, inner)
+}
+
+/// Opens a file, which another mount may have open.
+fn patiently(how: &OpenOptions, path: &Path) -> io::Result<File> {
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        match how.open(path) {
+            Err(e) if e.kind() == ErrorKind::ResourceBusy && Instant::now() < end => {
+                std::thread::sleep(Duration::from_micros(300));
+            }
+            opened => return opened,
+        }
+    }
+}
+
+fn append(path: &Path, line: &str) -> io::Result<()> {
+    patiently(File::options().append(true), path)?.write_all(line.as_bytes())
+}
+
+fn read(path: &Path) -> String {
+    let mut text = String::new();
+    patiently(File::options().read(true), path).unwrap().read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn lines_that_programs_append_in_two_mounts_are_all_there() {
+    if unable("lines_that_programs_append_in_two_mounts_are_all_there") {
+        return;
+    }
+    let (outer, inner) = outer_and_inner();
+    let (mount, other) = (outer.mount(""), inner.mount(""));
+    let (one, two) = (outer.at("sub/file"), inner.at("file"));
+    fs::write(&one, "").unwrap();
+    // The outer one appends and closes, then two of the inner mount append at once.
+    let (appended, done) = (Barrier::new(3), Barrier::new(3));
+    let mut expected = Vec::new();
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (two, appended, done) = (&two, &appended, &done);
+            scope.spawn(move || {
+                for round in 0..150 {
+                    appended.wait();
+                    let added = append(two, &format!("inner {thread} {round}\n"));
+                    done.wait();
+                    added.unwrap();
+                }
+            });
+        }
+        for round in 0..150 {
+            // The kernel remembers the size for a second.
+            let _ = fs::metadata(&two);
+            append(&one, &format!("outer {round}\n")).unwrap();
+            appended.wait();
+            done.wait();
+            expected.extend([
+                format!("outer {round}"),
+                format!("inner 0 {round}"),
+                format!("inner 1 {round}"),
+            ]);
+        }
+    });
+    // Each at its own pace.
+    std::thread::scope(|scope| {
+        for (name, path) in [("one", &one), ("two", &two)] {
+            scope.spawn(move || {
+                for round in 0..300 {
+                    append(path, &format!("{name} {round}\n")).unwrap();
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            });
+            expected.extend((0..300).map(|round| format!("{name} {round}")));
+        }
+    });
+    let text = read(&one);
+    let mut found: Vec<&str> = text.lines().collect();
+    found.sort_unstable();
+    expected.sort_unstable();
+    let lost: Vec<_> = expected.iter().filter(|line| found.binary_search(&line.as_str()).is_err()).collect();
+    assert!(
+        lost.is_empty() && found.len() == expected.len(),
+        "{} lines lost, {:?}",
+        lost.len(),
+        lost.first()
+    );
+    other.unmount_after_errors();
+    mount.unmount_after_errors();
+}
+
+/// A program that knows no locks, as the kernel's eCryptfs.
+#[test]
+fn a_file_that_grew_below_while_it_was_being_read_is_appended_to_at_its_end() {
+    if unable("a_file_that_grew_below_while_it_was_being_read_is_appended_to_at_its_end") {
+        return;
+    }
+    let folder = Folder::new();
+    let mount = folder.mount("");
+    for pause in [0, 500] {
+        let (path, below) = (folder.at("file"), folder.below("file"));
+        fs::write(&path, "A".repeat(10)).unwrap();
+        wait_for_release(&path);
+        let short = fs::read(&below).unwrap();
+        append(&path, &"B".repeat(10)).unwrap();
+        wait_for_release(&path);
+        let long = fs::read(&below).unwrap();
+        fs::write(&below, short).unwrap();
+        std::thread::sleep(Duration::from_millis(1200));
+        let reader = File::open(&path).unwrap();
+        assert_eq!(reader.metadata().unwrap().len(), 10);
+        fs::write(&below, long).unwrap();
+        std::thread::sleep(Duration::from_millis(pause));
+        append(&path, "C").unwrap();
+        drop(reader);
+        assert_eq!(read(&path), format!("{}{}C", "A".repeat(10), "B".repeat(10)), "{pause}");
+        fs::remove_file(&path).unwrap();
+    }
+    mount.unmount();
+}
+
+/// Waits until the mount has closed its lower file.
+fn wait_for_release(path: &Path) {
+    std::thread::sleep(Duration::from_millis(100));
+    drop(File::open(path).unwrap());
+}
+
+#[test]
+fn calls_by_descriptor_go_on_when_the_files_lower_name_changes() {
+    if unable("calls_by_descriptor_go_on_when_the_files_lower_name_changes") {
+        return;
+    }
+    let folder = Folder::new();
+    let mount = folder.mount("");
+    for how in ["replaced", "removed", "moved"] {
+        let path = folder.at(how);
+        fs::write(&path, "x".repeat(100)).unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        let (below, other) = (folder.below(how), folder.lower.join("other"));
+        match how {
+            "replaced" => {
+                fs::copy(&below, &other).unwrap();
+                fs::rename(&other, &below).unwrap();
+            }
+            "removed" => fs::remove_file(&below).unwrap(),
+            _ => fs::rename(&below, &other).unwrap(),
+        }
+        change_by_descriptor(&file, how);
+        let _ = fs::remove_file(&other);
+    }
+    mount.unmount();
+}
+
+fn change_by_descriptor(file: &File, how: &str) {
+    file.write_at(b"1", 0).unwrap_or_else(|e| panic!("{how}: write: {e}"));
+    file.sync_all().unwrap_or_else(|e| panic!("{how}: fsync: {e}"));
+    ftruncate(file, 10).unwrap_or_else(|e| panic!("{how}: ftruncate: {e}"));
+    file.set_permissions(fs::Permissions::from_mode(0o640)).unwrap_or_else(|e| panic!("{how}: fchmod: {e}"));
+    file.set_modified(std::time::UNIX_EPOCH).unwrap_or_else(|e| panic!("{how}: futimens: {e}"));
+    fsetxattr(file.as_fd(), "user.a", b"1", XattrFlags::empty())
+        .unwrap_or_else(|e| panic!("{how}: fsetxattr: {e}"));
+    let now = file.metadata().unwrap();
+    assert_eq!((now.len(), now.mode() & 0o777), (10, 0o640), "{how}");
+}
+
+/// The kernel forgets a folder before the files in it that have other names, too.
+#[test]
+fn a_name_in_a_folder_that_was_forgotten_is_removed_and_moved() {
+    if unable_as_root("a_name_in_a_folder_that_was_forgotten_is_removed_and_moved") {
+        return;
+    }
+    let folder = Folder::new();
+    let mount = folder.mount("");
+    for moved in [false, true] {
+        for name in ["a", "b"] {
+            fs::create_dir(folder.at(name)).unwrap();
+        }
+        fs::write(folder.at("a/file"), "x".repeat(100)).unwrap();
+        fs::hard_link(folder.at("a/file"), folder.at("b/file")).unwrap();
+        let held = File::open(folder.at("a/file")).unwrap();
+        fs::metadata(folder.at("b/file")).unwrap();
+        fs::write("/proc/sys/vm/drop_caches", "2\n").unwrap();
+        fs::metadata(folder.at("b/file")).unwrap();
+        match moved {
+            true => fs::rename(folder.at("b/file"), folder.at("b/other")).unwrap(),
+            false => fs::remove_file(folder.at("b/file")).unwrap(),
+        }
+        for mode in [0o600, 0o640] {
+            held.set_permissions(fs::Permissions::from_mode(mode)).unwrap();
+        }
+        drop(held);
+        fs::set_permissions(folder.at("a/file"), fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(fs::metadata(folder.below("a/file")).unwrap().mode() & 0o777, 0o644);
+        for name in ["a", "b"] {
+            fs::remove_dir_all(folder.at(name)).unwrap();
+        }
+    }
+    mount.unmount();
+}
+
+#[test]
+fn a_link_is_to_the_file_that_another_mount_has_saved() {
+    if unable("a_link_is_to_the_file_that_another_mount_has_saved") {
+        return;
+    }
+    let (outer, inner) = outer_and_inner();
+    let (mount, other) = (outer.mount(""), inner.mount(""));
+    let save = |text: &str| {
+        fs::write(outer.at("sub/new"), text).unwrap();
+        fs::rename(outer.at("sub/new"), outer.at("sub/file")).unwrap();
+    };
+    for with_backup in [false, true] {
+        save("old");
+        let text = read(&inner.at("file"));
+        assert_eq!(text, "old");
+        if with_backup {
+            fs::hard_link(outer.at("sub/file"), outer.at("sub/backup")).unwrap();
+        }
+        fs::metadata(inner.at("file")).unwrap();
+        save("new");
+        fs::hard_link(inner.at("file"), inner.at("link")).unwrap();
+        assert_eq!(read(&inner.at("link")), "new", "{with_backup}");
+        for name in ["file", "link"] {
+            fs::remove_file(inner.at(name)).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(1100));
+    }
+    other.unmount_after_errors();
+    mount.unmount_after_errors();
+}
+
+/// The file has lost a name and has another size: the kernel looks once.
+#[test]
+fn a_file_that_changed_in_two_ways_below_can_be_opened() {
+    if unable("a_file_that_changed_in_two_ways_below_can_be_opened") {
+        return;
+    }
+    let folder = Folder::new();
+    let mount = folder.mount("");
+    fs::write(folder.at("a"), "four").unwrap();
+    fs::hard_link(folder.at("a"), folder.at("b")).unwrap();
+    wait_for_release(&folder.at("a"));
+    for name in ["a", "b"] {
+        fs::metadata(folder.at(name)).unwrap();
+    }
+    // The size is at the header's front.
+    let lower = File::options().write(true).open(folder.below("a")).unwrap();
+    lower.write_at(&3u64.to_be_bytes(), 0).unwrap();
+    fs::remove_file(folder.below("b")).unwrap();
+    assert_eq!(fs::read_to_string(folder.at("a")).unwrap(), "fou");
+    mount.unmount();
+}
