@@ -4,6 +4,7 @@
 
 mod area;
 mod on_error;
+mod parse;
 mod pbkdf;
 mod rate;
 mod secret;

@@ -59,8 +59,6 @@ mod volumes;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
     signals::file_size_limit_is_an_error();
     let protected = underseal_cipher::protect_process();
@@ -71,7 +69,7 @@ fn main() -> ExitCode {
     if generator::is_called() {
         return generator::run();
     }
-    let mut cli = match cli::Cli::try_parse() {
+    let mut cli = match cli::Cli::of_words(std::env::args_os()) {
         Ok(cli) => cli,
         Err(help) if !help.use_stderr() => return print_help(&help),
         Err(refusal) => refusal.exit(),

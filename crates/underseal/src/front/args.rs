@@ -280,8 +280,8 @@ pub(super) struct Args {
 impl Args {
     /// Parses the arguments of this process, and returns the names of the options among them.
     pub(super) fn of_process() -> Result<(Self, Vec<String>), clap::Error> {
-        let command = Self::command();
-        let matches = command.clone().try_get_matches()?;
+        let mut command = Self::command();
+        let matches = command.try_get_matches_from_mut(std::env::args_os())?;
         let long = |id: &clap::Id| {
             let given = matches.value_source(id.as_str()) == Some(ValueSource::CommandLine);
             let arg = command.get_arguments().find(|arg| given && arg.get_id() == id)?;

@@ -4,8 +4,6 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::Path;
 
-use clap::Parser;
-
 use super::args::Args;
 use super::failure::{Failure, Result};
 use crate::cli::{Cli, SecretSource};
@@ -91,7 +89,7 @@ impl Call {
 
     /// Parses the command.
     pub(super) fn parsed(self) -> Result<Cli> {
-        Cli::try_parse_from(self.0).map_err(|e| Failure::wrong(&complaint(&e)))
+        Cli::of_words(self.0).map_err(|e| Failure::wrong(&complaint(&e)))
     }
 }
 

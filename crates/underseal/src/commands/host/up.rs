@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-use clap::{Args, Parser};
+use clap::Args;
 use rustix::io::Errno;
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
@@ -96,7 +96,7 @@ fn asked(entry: &Entry, foreground: bool) -> Result<Box<OpenArgs>> {
         words.push("--tokens-first".into());
     }
     let started_with = words[1..].to_vec();
-    let parsed = Cli::try_parse_from(words).map(|mut cli| {
+    let parsed = Cli::of_words(words).map(|mut cli| {
         cli.started_with(started_with);
         cli.command
     });

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clap::Parser;
 use rustix::fs::{FileType, fstat, stat};
 use underseal_cipher::Key;
 use underseal_datapath::Policy;
@@ -112,7 +111,7 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
     std::env::set_current_dir(&origin.folder)
         .map_err(|e| Error::new(Exit::Failed, format!("{}: cannot go there", origin.folder)).because(&e))?;
     let words = origin.arguments.clone();
-    let mut cli = Cli::try_parse_from(["underseal".to_owned()].into_iter().chain(words)).map_err(|e| {
+    let mut cli = Cli::of_words(["underseal".to_owned()].into_iter().chain(words)).map_err(|e| {
         let text = e.to_string();
         let what = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
         Error::usage(format!("this version does not know the arguments of the server: {what}"))
