@@ -89,9 +89,13 @@ fn devices() -> Vec<Dev> {
             continue;
         }
         found.extend(number_in(&folder));
-        let parts = fs::read_dir(&folder).into_iter().flatten().flatten().map(|part| part.path());
-        found
-            .extend(parts.filter(|part| part.join("partition").exists()).filter_map(|part| number_in(&part)));
+        // A partition's name begins with its disk's. The other entries, some thirty, would each
+        // cost a look in vain, for each loop device and each lock.
+        let name = disk.file_name();
+        let inside = fs::read_dir(&folder).into_iter().flatten().flatten();
+        let named = inside.filter(|part| part.file_name().as_bytes().starts_with(name.as_bytes()));
+        let parts = named.map(|part| part.path()).filter(|part| part.join("partition").exists());
+        found.extend(parts.filter_map(|part| number_in(&part)));
     }
     found
 }
