@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
-use crate::support::scratch::assert_same;
+use crate::support::scratch::{assert_same, put_back};
 
 /// Lets a program run for a while, and ends it.
 fn interrupt(mut command: std::process::Command, after: Duration, signal: Signal) {
@@ -181,7 +181,7 @@ impl Cut<'_> {
     fn put(&self, files: &[Option<Vec<u8>>; 2]) {
         for (path, bytes) in [Some(&*self.volume.image), self.header].into_iter().zip(files) {
             match (path, bytes) {
-                (Some(path), Some(bytes)) => std::fs::write(path, bytes).unwrap(),
+                (Some(path), Some(bytes)) => put_back(path, bytes),
                 (Some(path), None) => drop(std::fs::remove_file(path)),
                 (None, _) => {}
             }
@@ -250,7 +250,7 @@ fn a_decryption_in_small_steps_is_finished_by_cryptsetup() {
     let before = std::fs::read(&volume.image).unwrap();
     let syncs = syncs(&program);
     for number in syncs - 8..syncs {
-        std::fs::write(&volume.image, &before).unwrap();
+        put_back(&volume.image, &before);
         let _ = std::fs::remove_file(&header);
         traced(&program, Some(number));
         for words in ["repair", "reencrypt --resume-only --force-offline-reencrypt"] {

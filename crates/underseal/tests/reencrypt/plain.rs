@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use super::*;
 use crate::control::operator::Ran;
 use crate::support::mounts::{Mount, cannot_mount, skip};
-use crate::support::scratch::assert_same;
+use crate::support::scratch::{assert_same, put_back};
 use crate::support::volume::underseal;
 
 #[test]
@@ -106,7 +106,7 @@ fn a_decryption_that_is_killed_as_it_moves_the_header_is_begun_again_by_the_same
     let decrypt = format!("--decrypt --header {} --hotzone-size 1M --force", text(&header));
     let mut moved = 0;
     for at in 1.. {
-        fs::write(&volume.image, &encrypted).unwrap();
+        put_back(&volume.image, &encrypted);
         let _ = fs::remove_file(&header);
         let mut traced = tool("strace");
         traced.args(["-f", "-o", "/dev/null", "-e", "trace=fsync,fdatasync,pwrite64", "-e"]);
@@ -131,7 +131,7 @@ fn a_decryption_that_is_killed_as_it_moves_the_header_is_begun_again_by_the_same
 
 /// Starts an encryption of 24 MiB and stops it at its sync number `sync`.
 fn cut_start(image: &Path, plain: &[u8], sync: u32, passphrase: &Path) {
-    std::fs::write(image, plain).unwrap();
+    put_back(image, plain);
     File::options().write(true).open(image).unwrap().set_len((plain.len() + (8 << 20)) as u64).unwrap();
     let mut traced = tool("strace");
     traced.args(["-f", "-o", "/dev/null", "-e", "trace=fsync,fdatasync", "-e"]);
