@@ -6,6 +6,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
+use crate::support::cutter::Cutter;
 use crate::support::scratch::{assert_same, put_back};
 
 /// Lets a program run for a while, and ends it.
@@ -62,32 +63,13 @@ fn what_was_killed_with_cryptsetup_goes_on_here_alone_or_beside_users() {
     }
 }
 
-/// A program under strace, which counts its syncs, or kills it at one of them.
-fn traced(program: &Command, kill: Option<u32>) -> std::process::Output {
-    let mut command = tool("strace");
-    command.args(["-f", "-c", "-U", "name,calls", "-e", "trace=fsync,fdatasync"]);
-    if let Some(number) = kill {
-        command = tool("strace");
-        command.args(["-f", "-o", "/dev/null", "-e", "trace=fsync,fdatasync", "-e"]);
-        command.arg(format!("inject=fsync,fdatasync:signal=KILL:when={number}"));
-    }
-    command.arg(program.get_program()).args(program.get_args()).stdin(Stdio::null());
-    crate::support::output(&mut command)
-}
+const SYNCS: [&str; 2] = ["fsync", "fdatasync"];
 
-/// How many times a program syncs. strace counts each call of its own, so a kill at one of these
-/// numbers may not be met.
-fn syncs(program: &Command) -> u32 {
-    let counted = traced(program, None);
-    assert!(counted.status.success(), "{counted:?}");
-    let text = String::from_utf8_lossy(&counted.stderr).into_owned();
-    let calls = |name: &str| {
-        let line = text.lines().find(|line| line.trim_start().starts_with(name));
-        let words = line.and_then(|line| line.split_whitespace().nth(1));
-        words.map_or(0, |words| words.parse::<u32>().unwrap())
-    };
-    let syncs = calls("fsync") + calls("fdatasync");
-    assert!(syncs > 12, "{text}");
+/// How many times a program syncs, by either call. The cutter counts each call by itself, so a kill
+/// at one of these numbers may not be met.
+fn syncs(cutter: &Cutter, program: &Command) -> u32 {
+    let syncs = cutter.count(&SYNCS, program);
+    assert!(syncs > 12, "{syncs}");
     syncs
 }
 
@@ -106,11 +88,12 @@ impl Cut<'_> {
     fn goes_on_everywhere(&self, program: &Command, theirs: bool) -> u32 {
         let Self { volume, header, plain } = *self;
         let before = self.files();
-        let syncs = syncs(program);
+        let cutter = Cutter::new();
+        let syncs = syncs(&cutter, program);
         let (mut cut, mut lost) = (0, 0);
         for number in syncs - 9..=syncs {
             self.put(&before);
-            cut += u32::from(!traced(program, Some(number)).status.success());
+            cut += u32::from(!cutter.kill_at(number, &SYNCS, program).status.success());
             lost += u32::from(self.loses_a_step(&before));
             let state = self.files();
             let is_right = |who: &str| {
@@ -248,11 +231,12 @@ fn a_decryption_in_small_steps_is_finished_by_cryptsetup() {
     let apart = format!("--header {}", text(&header));
     let program = reencrypt(&volume, &format!("--decrypt {apart} --force --hotzone-size 4M"));
     let before = std::fs::read(&volume.image).unwrap();
-    let syncs = syncs(&program);
+    let cutter = Cutter::new();
+    let syncs = syncs(&cutter, &program);
     for number in syncs - 8..syncs {
         put_back(&volume.image, &before);
         let _ = std::fs::remove_file(&header);
-        traced(&program, Some(number));
+        cutter.kill_at(number, &SYNCS, &program);
         for words in ["repair", "reencrypt --resume-only --force-offline-reencrypt"] {
             let mut theirs = cryptsetup(&volume, &format!("{words} {apart}"));
             crate::support::output(theirs.stdin(Stdio::null()));

@@ -6,6 +6,7 @@ use std::thread;
 
 use super::*;
 use crate::control::operator::Ran;
+use crate::support::cutter::Cutter;
 use crate::support::nbd::Client;
 use crate::support::scratch::assert_same;
 use crate::support::tools::{PATIENCE, wait_until};
@@ -298,15 +299,13 @@ fn a_step_that_was_cut_off_waits_for_a_lock_only_for_a_while_and_says_so() {
     let (volume, plain) = filled(&operator.scratch, "a_step_that_was_cut_off_waits_for_a_lock", &[]);
     run(&mut reencrypt(&volume, "--init-only"));
     let is_hot = || info(&volume)["segments"].to_string().contains("in-reencryption");
+    let cutter = Cutter::new();
     for sync in 1..30 {
         if is_hot() {
             break;
         }
         let step = reencrypt(&volume, "--resume-only --hotzone-size 4M");
-        let mut traced = tool("strace");
-        traced.args(["-f", "-o", "/dev/null", "-e", "trace=fsync,fdatasync", "-e"]);
-        traced.arg(format!("inject=fsync,fdatasync:signal=KILL:when={sync}"));
-        crate::support::output(traced.arg(step.get_program()).args(step.get_args()));
+        cutter.kill_at(sync, &["fsync", "fdatasync"], &step);
     }
     assert!(is_hot(), "{}", info(&volume));
     let held = File::open(&volume.image).unwrap();

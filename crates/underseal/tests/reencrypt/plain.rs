@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::control::operator::Ran;
+use crate::support::cutter::Cutter;
 use crate::support::mounts::{Mount, cannot_mount, skip};
 use crate::support::scratch::{assert_same, put_back};
 use crate::support::volume::underseal;
@@ -104,16 +105,13 @@ fn a_decryption_that_is_killed_as_it_moves_the_header_is_begun_again_by_the_same
     let encrypted = fs::read(&volume.image).unwrap();
     let header = scratch.path("header");
     let decrypt = format!("--decrypt --header {} --hotzone-size 1M --force", text(&header));
+    let begin = reencrypt(&volume, &format!("{decrypt} --init-only"));
+    let cutter = Cutter::new();
     let mut moved = 0;
     for at in 1.. {
         put_back(&volume.image, &encrypted);
         let _ = fs::remove_file(&header);
-        let mut traced = tool("strace");
-        traced.args(["-f", "-o", "/dev/null", "-e", "trace=fsync,fdatasync,pwrite64", "-e"]);
-        traced.arg(format!("inject=pwrite64:signal=KILL:when={at}"));
-        let command = reencrypt(&volume, &format!("{decrypt} --init-only"));
-        traced.arg(command.get_program()).args(command.get_args());
-        if crate::support::output(&mut traced).status.success() {
+        if cutter.kill_at(at, &["pwrite64"], &begin).status.success() {
             break;
         }
         let there = fs::read(&volume.image).unwrap();
@@ -129,16 +127,14 @@ fn a_decryption_that_is_killed_as_it_moves_the_header_is_begun_again_by_the_same
     assert!(moved >= 3, "{moved}");
 }
 
-/// Starts an encryption of 24 MiB and stops it at its sync number `sync`.
-fn cut_start(image: &Path, plain: &[u8], sync: u32, passphrase: &Path) {
+/// Starts an encryption and stops it at its sync number `sync`.
+fn cut_start(cutter: &Cutter, image: &Path, plain: &[u8], sync: u32, passphrase: &Path) {
     put_back(image, plain);
     File::options().write(true).open(image).unwrap().set_len((plain.len() + (8 << 20)) as u64).unwrap();
-    let mut traced = tool("strace");
-    traced.args(["-f", "-o", "/dev/null", "-e", "trace=fsync,fdatasync", "-e"]);
-    traced.arg(format!("inject=fsync,fdatasync:signal=KILL:when={sync}"));
-    traced.arg(env!("CARGO_BIN_EXE_underseal")).arg("reencrypt").arg(image);
-    traced.args(["--encrypt", "--reduce-device-size", "8M", "--force", "--init-only", "--passphrase-file"]);
-    crate::support::output(traced.arg(passphrase).args(CHEAP_PBKDF2));
+    let mut begin = underseal();
+    begin.arg("reencrypt").arg(image).args(["--encrypt", "--reduce-device-size", "8M", "--force"]);
+    begin.args(["--init-only", "--passphrase-file"]).arg(passphrase).args(CHEAP_PBKDF2);
+    cutter.kill_at(sync, &["fsync", "fdatasync"], &begin);
 }
 
 #[test]
@@ -151,10 +147,11 @@ fn a_start_that_was_cut_off_is_found_by_any_name_of_the_image_from_any_folder() 
     let passphrase = scratch.file("typed", b"of the new volume");
     let link = scratch.path("link");
     std::os::unix::fs::symlink("image", &link).unwrap();
+    let cutter = Cutter::new();
     let mut cut = 0;
     for sync in 1..24 {
         for again in ["--resume-only", "--encrypt --reduce-device-size 8M --force --init-only"] {
-            cut_start(&image, &plain, sync, &passphrase);
+            cut_start(&cutter, &image, &plain, sync, &passphrase);
             let begun = std::fs::read(&image).unwrap()[..512] != plain[..512];
             let open = crate::support::output(underseal().arg("info").arg(&link));
             let marked = String::from_utf8_lossy(&open.stderr).contains("cut off as it began");

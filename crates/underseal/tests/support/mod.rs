@@ -4,6 +4,7 @@
 //!   tools.rs    running programs: one that is missing fails the test and names its package
 //!   scratch.rs  a folder per test; reproducible bytes out of a seed that is printed
 //!   volume.rs   `underseal format`, `read` and `write` on an image
+//!   cutter.rs   programs that are killed at one of their system calls
 //!   fio.rs      fio, which writes and verifies
 //!   server.rs   `underseal open`, waited for, stopped, killed
 //!   nbd.rs      a small client that sends exactly the given bytes, where a real one cannot
@@ -13,6 +14,7 @@
 //!   mounts.rs   nbdfuse, loop devices and mounts that are undone however a test ends
 //! ```
 
+pub(crate) mod cutter;
 pub(crate) mod fio;
 pub(crate) mod metrics;
 pub(crate) mod mounts;
