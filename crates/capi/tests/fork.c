@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,13 +19,23 @@
 
 static struct underseal *disk;
 static atomic_int over, inside;
+/* How often the threads have called, and whether they rest: a child, once it is there, has nothing of theirs but the processors. */
+static atomic_uint calls, resting;
 static int fd;
+
+static int goes_on(void)
+{
+        while (resting)
+                usleep(100);
+        calls++;
+        return !over;
+}
 
 /* Calls that fail. */
 static void *fails(void *unused)
 {
         uint8_t byte = 0;
-        while (!over)
+        while (goes_on())
                 assert(underseal_pwrite(disk, &byte, 1, 1ull << 60) == -ENXIO);
         return unused;
 }
@@ -33,7 +44,7 @@ static void *fails(void *unused)
 static void *asks(void *unused)
 {
         size_t sum = 0;
-        while (!over)
+        while (goes_on())
                 sum += strlen(underseal_error(disk));
         assert(sum);
         return unused;
@@ -94,7 +105,9 @@ static void forks(int (*run)(void))
         assert(pid >= 0);
         if (pid == 0)
                 _exit(run());
+        resting = 1;
         assert(waitpid(pid, &status, 0) == pid);
+        resting = 0;
         if (status) {
                 fprintf(stderr, "a child: signal %d, status %d\n", WTERMSIG(status), WEXITSTATUS(status));
                 exit(1);
@@ -110,8 +123,13 @@ int main(int count, char **arguments)
         assert(!underseal_unlock_passphrase(disk, U("secret")));
         for (int i = 0; i < 3; i++)
                 assert(!pthread_create(&threads[i], NULL, i ? fails : asks, NULL));
-        for (int i = 0; i < 300; i++)
+        for (int i = 0; i < 300; i++) {
+                /* All of them call again. */
+                unsigned before = calls;
+                while (calls - before < 100)
+                        sched_yield();
                 forks(child);
+        }
         over = 1;
         for (int i = 0; i < 3; i++)
                 pthread_join(threads[i], NULL);
