@@ -17,6 +17,14 @@ use crate::{AuthToken, Error, ErrorKind, FileKey, Keyring, Result, random};
 
 /// The xattr of a header that is not in its file.
 pub const XATTR: &str = "user.ecryptfs";
+/// The beginning of the names of all xattrs in which tools leave marks on lower files.
+const MARKS: &str = "user.underseal.";
+
+/// Returns true for the xattr of a header or of a mark: they belong to one lower file, and are
+/// neither shown as a plain file's nor taken from one.
+pub(crate) fn is_own_xattr(name: &[u8]) -> bool {
+    name == XATTR.as_bytes() || name.starts_with(MARKS.as_bytes())
+}
 
 /// The place of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

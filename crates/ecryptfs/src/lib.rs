@@ -67,6 +67,7 @@ pub use cipher::Cipher;
 pub use contents::{Contents, EXTENT};
 pub use error::{Error, ErrorKind};
 pub use file_key::FileKey;
+pub(crate) use header::is_own_xattr;
 pub use header::{FileHeader, HeaderLocation, KeyPacket, XATTR};
 pub use keyring::Keyring;
 pub use name::{LowerName, NameCipher, PREFIX, is_encoded, signature as name_signature};

@@ -10,6 +10,7 @@ use super::Crypto;
 use crate::name::long;
 use crate::{
     AuthToken, Cipher, ErrorKind, FileHeader, FileKey, HeaderLocation, Keyring, LowerName, NameCipher, XATTR,
+    is_own_xattr,
 };
 
 /// How lower names and contents are shown. Without a sealing they are unchanged: a plain stacked
@@ -119,9 +120,12 @@ impl LowerView {
         }
     }
 
-    /// Returns true when an xattr is a header, which is hidden from callers.
+    /// Returns true when an xattr is a header or a tool's mark, which are hidden from callers: tools
+    /// believe a mark. The encrypted view shows headers.
     pub(crate) fn hides_xattr(&self, name: &[u8]) -> bool {
-        self.sealing.as_ref().is_some_and(|sealing| !sealing.encrypted_view) && name == XATTR.as_bytes()
+        self.sealing.as_ref().is_some_and(|sealing| {
+            is_own_xattr(name) && !(sealing.encrypted_view && name == XATTR.as_bytes())
+        })
     }
 
     /// Returns true when writes are refused.

@@ -1,4 +1,5 @@
-//! Extended attributes, including ACLs: the lower file's own, except the xattr with a header.
+//! Extended attributes, including ACLs: the lower file's own, except the xattrs with headers and
+//! tools' marks.
 
 use rustix::fs::{AtFlags, CWD};
 use rustix::fs::{

@@ -14,8 +14,7 @@ use rustix::io::Errno;
 
 use super::inherited::remove_lists;
 use super::tree::{PinnedEntry, TreeFolder};
-use super::unfinished;
-use crate::{Error, Result, XATTR, proc_path};
+use crate::{Error, Result, is_own_xattr, proc_path};
 
 /// All attributes.
 #[derive(Debug, Clone)]
@@ -32,7 +31,7 @@ pub struct TreeAttributes {
     pub accessed: (i64, i64),
     /// The last write: seconds, nanoseconds.
     pub modified: (i64, i64),
-    /// Names and values, without the xattr of a header.
+    /// Names and values, without the xattrs of a header and of marks.
     pub xattrs: Vec<(CString, Vec<u8>)>,
 }
 
@@ -140,7 +139,7 @@ fn xattrs(link: &str) -> std::io::Result<Vec<(CString, Vec<u8>)>> {
     let mut value = vec![0; MOST];
     for name in names.split_inclusive(|&byte| byte == 0) {
         let Ok(name) = CStr::from_bytes_with_nul(name) else { continue };
-        if name.to_bytes() == XATTR.as_bytes() || name.to_bytes().starts_with(unfinished::MARKS) {
+        if is_own_xattr(name.to_bytes()) {
             continue;
         }
         match getxattr(link, name, &mut value) {

@@ -77,7 +77,7 @@ impl Visit for Convert {
         let about = lower.metadata()?;
         // The note is on the file itself: its inode's number may be another file's by now.
         if let Some(successor) = Successor::of(&lower)?
-            && let Some(new) = successor.find(found, &about)?
+            && let Some(new) = successor.find(found, &lower, &about)?
         {
             let attributes = TreeAttributes::with(found.entry, &about)?;
             let temporary = unfinished::further_name(found, &new)?;
@@ -85,11 +85,14 @@ impl Visit for Convert {
             let replacement = Replacement::new(found.folder, temporary, found.name);
             if replacement.put(new.inode(), |there| is_unchanged(found, there, &about, &attributes))? {
                 self.summary.others += 1;
+                if about.nlink() == 1 {
+                    unfinished::forget(&new.open(false)?);
+                }
             }
             return Ok(());
         }
         if lower.header.place() == self.place {
-            unfinished::finish(&lower.file, &about);
+            unfinished::finish(&lower.file, found.lower)?;
             self.summary.unchanged += 1;
             return Ok(());
         }
@@ -119,7 +122,9 @@ impl Visit for Convert {
             // The file was removed, and so it stays.
             return Ok(());
         }
-        unfinished::finish(&to, &about);
+        if about.nlink() == 1 {
+            unfinished::forget(&to);
+        }
         self.summary.files += 1;
         self.summary.bytes += lower.header.size();
         Ok(())

@@ -28,6 +28,8 @@ pub struct LowerFile {
 
 /// Sectors are written whole or not at all, and no disk has smaller sectors.
 const SECTOR: usize = 512;
+/// The number of bytes of each file that are compared at once.
+const COMPARED: usize = 1 << 18;
 
 impl LowerFile {
     /// Opens a lower file and reads its header, from the file or else from the xattr.
@@ -96,6 +98,34 @@ impl LowerFile {
         }
         let context = format!("the file is cut: {len} bytes of {expected}");
         Err(Error::new(ErrorKind::Cut, context).in_file(&self.path))
+    }
+
+    /// Returns true when both files are whole and have the same plain bytes under the same keys,
+    /// wherever their headers are.
+    ///
+    /// Fails with `Io`.
+    pub(super) fn has_contents_of(&self, other: &Self) -> Result<bool> {
+        let moved = self.header.moved_to(HeaderLocation::File).to_xattr();
+        if moved != other.header.moved_to(HeaderLocation::File).to_xattr() {
+            return Ok(false);
+        }
+        let len = self.expected_len() - self.header.data_offset();
+        let mut at = 0;
+        let mut buffers = [vec![0; COMPARED], vec![0; COMPARED]];
+        while at < len {
+            let want = usize::try_from(len - at).map_or(COMPARED, |left| left.min(COMPARED));
+            for (lower, buffer) in [self, other].into_iter().zip(&mut buffers) {
+                let read = read_up_to(&lower.file, &mut buffer[..want], lower.header.data_offset() + at);
+                if read.map_err(|e| Error::io(&lower.path, "cannot be read", e))? < want {
+                    return Ok(false);
+                }
+            }
+            if buffers[0][..want] != buffers[1][..want] {
+                return Ok(false);
+            }
+            at += want as u64;
+        }
+        Ok(true)
     }
 
     /// Reduces the size in the header to the present size, if the header's is larger and the file

@@ -3,7 +3,7 @@
 //! ```text
 //!   user.underseal.converting   on a new file, until it has taken the old one's place: its
 //!                               temporary name, itself, and the old file; a file with several
-//!                               names keeps it, for a name that is not in place yet
+//!                               names keeps it, for names that are not in place yet
 //!   user.underseal.converted    on an old file with several names: the new file
 //! ```
 //! The first is on the disk before the two files exchange their names, so whatever has the
@@ -14,9 +14,11 @@
 //! The second is written before the first name is replaced. So it may name a file that never took
 //! its place: then the name that it gives leads to the old file still, and the mark says nothing.
 //!
-//! A user who may write to a file may write a mark on it. So a file with another owner, group or
-//! mode than the old one's is no successor: no mark makes a name lead to a file that its writer
-//! could not write to before, or puts his file into the place of another user's.
+//! A user who may write to a lower file may write a mark on it (not through a mount, which refuses
+//! that). So the second mark is believed only where the new file has the first one, with the old
+//! file's number, the same owner, group and mode, and the same contents: it takes a writer of both
+//! files to make a name of one lead to the other, and nothing is lost by that. All other marks say
+//! nothing.
 
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
@@ -33,9 +35,6 @@ use super::walk::{EntryKind, WalkEntry};
 use crate::durable::is_overlay;
 use crate::lock::{LockMode, lock};
 use crate::{Error, ErrorKind, Result, random};
-
-/// The beginning of the names of all marks, which are not among a file's attributes.
-pub(super) const MARKS: &[u8] = b"user.underseal.";
 
 const CONVERTING: &str = "user.underseal.converting";
 const CONVERTED: &str = "user.underseal.converted";
@@ -67,6 +66,8 @@ struct Mark {
     /// The inode number of the old file, its length and last change.
     old: u64,
     state: (u64, i64, i64),
+    /// The number of names that the old file had; 0 where a version before this one wrote the mark.
+    names: u64,
 }
 
 impl Mark {
@@ -84,7 +85,8 @@ impl Mark {
         let temporary = temporary_name(words.next()?.parse().ok()?);
         let (own, old) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
         let state = (words.next()?.parse().ok()?, words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        Some(Self { temporary, own, old, state })
+        let names = words.next().map_or(Some(0), |names| names.parse().ok())?;
+        Some(Self { temporary, own, old, state, names })
     }
 }
 
@@ -94,17 +96,27 @@ pub(super) fn begin(new: &File, temporary: &[u8], old: &Metadata, path: &Path) -
     let own = new.metadata().map_err(|e| Error::io(path, "cannot be looked at", e))?.ino();
     let number = temporary.strip_prefix(TEMPORARY).unwrap_or_default().escape_ascii();
     let (len, seconds, nanoseconds) = state(old);
-    let text = format!("{number} {own} {} {len} {seconds} {nanoseconds}", old.ino());
+    let (old, names) = (old.ino(), old.nlink());
+    let text = format!("{number} {own} {old} {len} {seconds} {nanoseconds} {names}");
     let marked = fsetxattr(new, CONVERTING, text.as_bytes(), XattrFlags::empty());
     marked.and_then(|()| lock(new, LockMode::Alone)).map_err(|e| Error::io(path, "cannot be marked", e))
 }
 
-/// Takes the mark of a file away that has its place, if that is its only name.
-pub(super) fn finish(new: &File, old: &Metadata) {
-    if old.nlink() == 1 {
-        // A mark that stays says nothing of a file with another name than its temporary one.
-        let _ = fremovexattr(new, CONVERTING);
+/// Takes the mark of a file away that an earlier run has put in its place, if the old file had no
+/// other name.
+///
+/// Fails with `Io`.
+pub(super) fn finish(new: &File, path: &Path) -> Result<()> {
+    if Mark::of(new, path)?.is_some_and(|mark| mark.names == 1) {
+        forget(new);
     }
+    Ok(())
+}
+
+/// Takes the mark of a file away, all of whose names are in place.
+pub(super) fn forget(new: &File) {
+    // A mark that stays says nothing of a file with another name than its temporary one.
+    let _ = fremovexattr(new, CONVERTING);
 }
 
 /// Returns the name that a further name of a new file has before it is in place: that of its mark,
@@ -267,10 +279,23 @@ impl Successor {
         Some(Self { path, new, old_inode, old })
     }
 
-    /// The new file; nothing where it never took its place, or is not in this tree.
-    pub(super) fn find(&self, found: &WalkEntry<'_>, old: &Metadata) -> Result<Option<PinnedEntry>> {
+    /// The new file; nothing where it never took its place, or is not in this tree, or is another
+    /// file than a version of the old one.
+    ///
+    /// Fails with `Busy` when one of the two was changed since, and with `Io`.
+    pub(super) fn find(
+        &self,
+        found: &WalkEntry<'_>,
+        lower: &LowerFile,
+        old: &Metadata,
+    ) -> Result<Option<PinnedEntry>> {
         let Ok(new) = found.root.beneath(&self.path) else { return Ok(None) };
         if new.inode() != self.new || ownership(new.about()) != ownership(old) {
+            return Ok(None);
+        }
+        // A new file that cannot be read is no worse off as a file of its own.
+        let Ok(file) = new.open(false) else { return Ok(None) };
+        if Mark::of(&file, new.path())?.is_none_or(|mark| mark.old != old.ino()) {
             return Ok(None);
         }
         // The new one was given the old one's time.
@@ -284,7 +309,12 @@ impl Successor {
             );
             return Err(Error::new(ErrorKind::Busy, context).in_file(found.lower));
         }
-        Ok(Some(new))
+        let is_version = match LowerFile::of_entry(&new) {
+            Ok(new) => lower.has_contents_of(&new)?,
+            Err(e) if e.kind() == ErrorKind::Io => return Err(e),
+            Err(_) => false,
+        };
+        Ok(is_version.then_some(new))
     }
 }
 

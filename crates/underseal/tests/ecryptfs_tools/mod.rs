@@ -8,6 +8,7 @@
 //!   long_names.rs names of 144 to 255 bytes: in, out, renamed, damaged
 //!   beside.rs     files that other programs change while a tool waits for them
 //!   convert.rs    headers moved by runs that are killed, and by two at a time
+//!   marks.rs      marks of conversions that other programs wrote
 //!   keys.rs       rewrap, add-key, remove-key, interrupted and repeated; passphrases' ways in;
 //!                 wrap and unwrap
 //!   holes.rs      extents that are missing, files of zeros
@@ -28,6 +29,7 @@ mod in_use;
 mod keys;
 mod long_names;
 mod lost_writes;
+mod marks;
 mod refusals;
 mod renamed;
 mod replaced;

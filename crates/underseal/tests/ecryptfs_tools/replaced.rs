@@ -200,7 +200,7 @@ fn a_users_own_file_with_a_temporary_name_stays() {
     let lower = tree(&scratch, &[]);
     fs::hard_link(lower.join("a"), lower.join("b")).unwrap();
     assert_done(&convert(&scratch, &CONVERT[1..]));
-    // A file of several names keeps the mark.
+    // A file of several names keeps the mark until the last one is in place.
     fs::remove_file(lower.join("b")).unwrap();
     fs::rename(lower.join("a"), lower.join(".underseal-7")).unwrap();
     for place in ["xattr", "file", "file"] {

@@ -15,8 +15,7 @@ use rustix::fs::makedev;
 use tar::{EntryType, Header};
 
 use crate::tools::attributes::TreeAttributes;
-use crate::tools::unfinished;
-use crate::{Error, ErrorKind, Result, XATTR};
+use crate::{Error, ErrorKind, Result, is_own_xattr};
 
 /// The largest description of a member: some xattrs of 64 KiB.
 const MOST: u64 = 1 << 20;
@@ -177,7 +176,7 @@ impl Described {
                 let Some(name) = key.strip_prefix(b"SCHILY.xattr.") else { return Ok(()) };
                 let name = plain_keyword(name);
                 // A header of eCryptfs would belong to another file, and so would a mark.
-                if name != XATTR.as_bytes() && !name.starts_with(unfinished::MARKS) {
+                if !is_own_xattr(&name) {
                     let name = CString::new(name).map_err(|_| bad("an xattr's name is damaged"))?;
                     self.xattrs.push((name, value.into()));
                 }
