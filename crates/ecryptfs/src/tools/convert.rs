@@ -1,7 +1,8 @@
 //! Conversion of headers from files into xattrs and back.
 //!
 //! The contents are copied as they are to a new file that takes the old one's place, so at any time
-//! one whole file is there. Further names of a file follow the first.
+//! one whole file is there. Further names of a file follow the first. A file with names outside of
+//! the tree stays as it is: its names would lead to two files.
 //!
 //! A run that was interrupted is taken up by the same again (`unfinished.rs` has the marks that it
 //! leaves): files that are as they should be stay so, further names of a converted file lead to it,
@@ -17,6 +18,7 @@ use rustix::fs::{SeekFrom, copy_file_range, seek};
 use rustix::io::Errno;
 
 use super::attributes::{TreeAttributes, keep_times};
+use super::links::MetNames;
 use super::lower::write_xattr;
 use super::replace::Replacement;
 use super::sync::sync_entries;
@@ -39,7 +41,8 @@ pub fn convert(
     watch: &mut dyn ProgressWatch,
 ) -> Result<Summary> {
     let root = Root::open(root, Some(LockMode::Alone))?;
-    let mut visit = Convert { place, summary: Summary::default() };
+    let names = MetNames::of(&root, keys);
+    let mut visit = Convert { place, names, summary: Summary::default() };
     walk(&root, keys, watch, &mut visit);
     root.sync()?;
     Ok(visit.summary)
@@ -47,6 +50,7 @@ pub fn convert(
 
 struct Convert {
     place: HeaderLocation,
+    names: MetNames,
     summary: Summary,
 }
 
@@ -100,6 +104,10 @@ impl Visit for Convert {
             let context =
                 "it belongs to another user, who would lose it: convert it as that user, or as root";
             return Err(Error::io(found.lower, context, Errno::PERM));
+        }
+        let missing = self.names.missing(found.entry, about.nlink());
+        if missing > 0 {
+            return Err(has_names_elsewhere(found, missing));
         }
         lower.check_len()?;
         let temporary = unfinished::random_name()?;
@@ -187,6 +195,17 @@ fn is_changed(before: &Metadata, now: &Metadata) -> bool {
 fn changed(found: &WalkEntry<'_>) -> Error {
     let context = "its attributes or names were changed meanwhile: convert it again";
     Error::new(ErrorKind::Busy, context).in_file(found.lower)
+}
+
+/// Returns the error of a file that further names would lead to as it was: two files in the place
+/// of one.
+fn has_names_elsewhere(found: &WalkEntry<'_>, missing: u64) -> Error {
+    let context = format!(
+        "{missing} more of its names are not in what is converted, or in a folder that cannot be read, and \
+         would lead to another file than this one afterwards; try: convert a folder that has all of its \
+         names, or remove the others"
+    );
+    Error::new(ErrorKind::Unsupported, context).in_file(found.lower)
 }
 
 /// Fails with `Busy` unless an entry is the file that was read, with the attributes from then. Its

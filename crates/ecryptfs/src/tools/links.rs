@@ -1,4 +1,5 @@
-//! Source files with several names, and the paths of their copies.
+//! Files with several names: source files and the paths of their copies; files that have names
+//! outside of a tree.
 //!
 //! A file is known by its device and inode number. The number is another file's as soon as the file
 //! is gone, so each remembered file is kept open until all of its names were met. Files beyond the
@@ -12,6 +13,57 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Resource, getrlimit};
 
 use super::tree::PinnedEntry;
+use super::walk::{EntryKind, Root, Visit, WalkEntry, walk};
+use super::{ProgressWatch, TreeKeys};
+use crate::{Error, Result};
+
+/// The files of a tree that have several names, and how many of their names are in the tree.
+#[derive(Debug, Default)]
+pub(super) struct MetNames {
+    met: HashMap<(u64, u64), u64>,
+}
+
+impl MetNames {
+    /// Walks a tree. Failures are not reported: the walk that does the work reports them.
+    pub(super) fn of(root: &Root, keys: &mut TreeKeys) -> Self {
+        let mut met = Self::default();
+        walk(root, keys, &mut Silent, &mut met);
+        met
+    }
+
+    /// Returns the number of a file's names that were not met, of as many as it has by now.
+    pub(super) fn missing(&self, entry: &PinnedEntry, names: u64) -> u64 {
+        names.saturating_sub(self.met.get(&entry.inode()).copied().unwrap_or(1))
+    }
+}
+
+impl Visit for MetNames {
+    fn visit(
+        &mut self,
+        found: &WalkEntry<'_>,
+        _keys: &mut TreeKeys,
+        _watch: &mut dyn ProgressWatch,
+    ) -> Result<()> {
+        if found.kind == EntryKind::File && found.about.nlink() > 1 {
+            *self.met.entry(found.entry.inode()).or_default() += 1;
+        }
+        Ok(())
+    }
+
+    fn needs_names(&self) -> bool {
+        false
+    }
+
+    fn failed(&mut self) {}
+}
+
+struct Silent;
+
+impl ProgressWatch for Silent {
+    fn advance(&mut self, _bytes: u64) {}
+
+    fn failed(&mut self, _lower: &Path, _error: Error) {}
+}
 
 /// The copied files of a run that have further names.
 pub(super) struct CopiedLinks {

@@ -182,3 +182,25 @@ fn a_note_does_not_lead_to_a_file_of_another_user() {
     assert_eq!((own.nlink(), theirs.nlink()), (1, 1));
     assert_eq!(theirs.len(), length.len());
 }
+
+#[test]
+fn a_file_with_names_outside_of_the_tree_is_told_of_and_stays_one() {
+    let scratch = Scratch::new();
+    let lower = tree(&scratch);
+    let inode = || fs::metadata(lower.join("m")).unwrap().ino();
+    let before = inode();
+    let words = ["folder/n", "2 more of its names are not in what is converted"];
+    assert_refused(&output(&mut convert(&lower.join("folder"), "xattr")), 7, &words);
+    assert_refused(&output(&mut convert(&lower.join("m"), "xattr")), 6, &["2 more of its names"]);
+    assert_eq!(inode(), before);
+    assert_one_file(&lower, "it was left");
+    let header = |name: &str| {
+        let mut value = [0; 8192];
+        rustix::fs::getxattr(lower.join(name), "user.ecryptfs", &mut value[..]).is_ok()
+    };
+    assert!(header("folder/b") && !header("m") && !header("a"), "the others of the folder were converted");
+    assert_done(&output(&mut convert(&lower, "xattr")));
+    assert_one_file(&lower, "the whole tree");
+    assert!(header("m") && header("a") && inode() != before);
+    assert_exports_but_for_what_is_left(&scratch, "in the end");
+}

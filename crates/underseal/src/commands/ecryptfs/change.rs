@@ -143,7 +143,8 @@ fn new_name_cipher(args: &TreeRenameArgs, access: &mut Access) -> Result<NameCip
 
 /// Moves headers from files into xattrs, or back
 ///
-/// Contents are copied to new files. The folder must not be mounted meanwhile.
+/// Contents are copied to new files. A file that has names (hard links) outside of the folder stays
+/// as it is, which is reported. The folder must not be mounted meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal ecryptfs convert lower --header xattr")]
