@@ -73,6 +73,9 @@ pub trait ProgressWatch {
 
     /// Reports an entry that failed, and was skipped.
     fn failed(&mut self, lower: &Path, error: Error);
+
+    /// Reports something about an entry that was not skipped.
+    fn warned(&mut self, _path: &Path, _what: &str) {}
 }
 
 /// The counts of a run.

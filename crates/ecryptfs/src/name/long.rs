@@ -17,14 +17,14 @@ use std::ops::Deref;
 use std::os::fd::AsFd;
 
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, fstat, fsync, openat, renameat, statat,
-    unlinkat,
+    AtFlags, FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, fgetxattr, fstat, fsync, openat, renameat,
+    statat, unlinkat,
 };
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
-use super::{NameCipher, bad, check_name};
-use crate::{Error, ErrorKind, Result};
+use super::{NameCipher, bad, check_name, is_encoded};
+use crate::{Error, ErrorKind, Result, XATTR};
 
 /// The prefix of long names' lower names. The kernel does not try to decrypt names with this
 /// prefix.
@@ -93,7 +93,8 @@ pub(crate) fn is_long(lower: &[u8]) -> bool {
     })
 }
 
-/// Returns the lower name that a name file belongs to, or a new one that has not taken its place.
+/// Returns the lower name that a name file belongs to, or a new one that has not taken its place,
+/// by its name alone. A user's file may have such a name: [`name_file_of`] knows.
 pub(crate) fn is_beside(lower: &[u8]) -> Option<&[u8]> {
     let (of, rest) = lower.split_at_checked(LONG.len() + DIGITS).filter(|(of, _)| is_long(of))?;
     let is_name = match rest.strip_prefix(BESIDE)? {
@@ -104,28 +105,45 @@ pub(crate) fn is_beside(lower: &[u8]) -> Option<&[u8]> {
     is_name.then_some(of)
 }
 
+/// Returns the lower name that a name file belongs to, or a new one that has not taken its place. A
+/// file is one by its contents, which have the digest of its name, and is no encrypted file: any
+/// other file with such a name is a user's.
+pub(crate) fn name_file_of(folder: impl AsFd, lower: &[u8]) -> Option<&[u8]> {
+    let of = is_beside(lower)?;
+    let (file, _) = read_file(folder, lower, of).ok()?;
+    let has_header = fgetxattr(&file, XATTR, &mut [0; 0][..]).is_ok();
+    (!has_header).then_some(of)
+}
+
 /// Returns the encrypted form of a lower long name, or of a path that ends with one.
 ///
 /// Fails with `BadName` when the name file is missing, cannot be read, or belongs to another name.
 pub(crate) fn read(folder: impl AsFd, lower: &[u8]) -> Result<Vec<u8>> {
+    Ok(read_file(folder, &beside(lower), lower)?.1)
+}
+
+/// Reads a name file of a lower long name, under the name `name`.
+fn read_file(folder: impl AsFd, name: &[u8], lower: &[u8]) -> Result<(File, Vec<u8>)> {
     let failed = |e: Errno| {
         let context = "a long name, and the file beside it, which holds the name, cannot be read";
         Error::new(ErrorKind::BadName, context).with_source(std::io::Error::from(e))
     };
-    let fd = openat(folder, beside(lower), READ, Mode::empty()).map_err(failed)?;
+    let fd = openat(folder, name, READ, Mode::empty()).map_err(failed)?;
     // Reading another kind of file might take forever.
     if FileType::from_raw_mode(fstat(&fd).map_err(failed)?.st_mode) != FileType::RegularFile {
         return Err(bad("beside it is no file that holds the name"));
     }
-    let mut encoded = Vec::new();
-    File::from(fd)
-        .take(MOST)
+    let (file, mut encoded) = (File::from(fd), Vec::new());
+    // One byte more: the beginning of a longer file is none.
+    (&file)
+        .take(MOST + 1)
         .read_to_end(&mut encoded)
         .map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
-    if !lower.ends_with(digest(&encoded).as_bytes()) {
+    let is_form = encoded.len() as u64 <= MOST && is_encoded(&encoded);
+    if !is_form || !lower.ends_with(digest(&encoded).as_bytes()) {
         return Err(bad("the file beside it holds another one, or a part"));
     }
-    Ok(encoded)
+    Ok((file, encoded))
 }
 
 /// The owner of a name file.
@@ -310,6 +328,34 @@ mod tests {
         for rest in ["", ".", ".nam", ".name.", ".name.0123", ".name.0123456789abcdeg", ".names"] {
             assert_eq!(is_beside(&with(rest)), None, "{rest}");
         }
+    }
+
+    #[test]
+    fn a_file_is_a_name_file_by_its_contents() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = fs::File::open(folder.path()).unwrap();
+        let lower = names(b"ours").lower(&[b'n'; 200], true).unwrap();
+        let encoded = lower.encoded().unwrap();
+        for name in [beside(&lower), [&beside(&lower), &b".0123456789abcdef"[..]].concat()] {
+            let path = folder.path().join(std::ffi::OsStr::from_bytes(&name));
+            assert_eq!(name_file_of(&open, &name), None, "it is missing");
+            for contents in [&b""[..], b"a user's", &encoded[..50], &[encoded, &[0][..]].concat()] {
+                fs::write(&path, contents).unwrap();
+                assert_eq!(name_file_of(&open, &name), None, "{contents:?}");
+            }
+            fs::write(&path, encoded).unwrap();
+            assert_eq!(name_file_of(&open, &name), Some(&*lower));
+            rustix::fs::setxattr(&path, XATTR, b"header", rustix::fs::XattrFlags::empty()).unwrap();
+            assert_eq!(name_file_of(&open, &name), None, "an encrypted file");
+            fs::remove_file(&path).unwrap();
+        }
+        // Bytes of the right digest that are no encrypted form.
+        for contents in [&b""[..], b"a user's"] {
+            let name = [LONG, digest(contents).as_bytes(), BESIDE].concat();
+            fs::write(folder.path().join(std::ffi::OsStr::from_bytes(&name)), contents).unwrap();
+            assert_eq!(name_file_of(&open, &name), None);
+        }
+        assert_eq!(name_file_of(&open, b"another"), None);
     }
 
     #[test]

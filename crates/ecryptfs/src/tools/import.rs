@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::attributes::TreeAttributes;
 use super::links::CopiedLinks;
-use super::maker::placed;
+use super::maker::{LookAlikes, placed};
 use super::tree::{PinnedEntry, TreeFolder, within_itself};
 use super::walk::{EntryKind, join};
 use super::{ProgressWatch, Summary, sink};
@@ -50,8 +50,10 @@ pub fn import(
     }
     let (root, _claim) = sink::empty(lower)?;
     let (target, linked) = (root.itself()?.inode(), CopiedLinks::new());
-    let mut run = Run { how, watch, root: &root, target, linked, summary: Summary::default() };
+    let alike = LookAlikes::default();
+    let mut run = Run { how, watch, root: &root, target, linked, alike, summary: Summary::default() };
     run.folder(&plain, &root, Path::new(""));
+    run.alike.finish(root.path(), run.watch);
     root.sync()?;
     Ok(run.summary)
 }
@@ -64,6 +66,7 @@ struct Run<'r> {
     target: (u64, u64),
     /// The copies of files with several names, by their paths from the root on.
     linked: CopiedLinks,
+    alike: LookAlikes,
     summary: Summary,
 }
 
@@ -92,6 +95,7 @@ impl Run<'_> {
 
     fn entry(&mut self, plain: &TreeFolder, name: &[u8], folder: &TreeFolder, inside: &Path) -> Result<()> {
         let entry = plain.pin(name)?;
+        self.alike.look(self.how, name, entry.path(), self.watch);
         let lower = self.how.name(name).map_err(|e| e.in_file(entry.path()))?;
         let owner = (entry.about().uid(), entry.about().gid());
         placed(folder, &lower, owner, |lower| self.make(&entry, folder, lower, join(inside, lower.to_vec())))
@@ -108,6 +112,7 @@ impl Run<'_> {
             }
             EntryKind::Symlink => {
                 let (target, attributes) = (plain.target()?, TreeAttributes::of(plain)?);
+                self.alike.look(self.how, &target, plain.path(), self.watch);
                 self.how
                     .make_symlink(folder, name, &target, &attributes)
                     .map_err(|e| e.in_file(plain.path()))?;

@@ -20,6 +20,8 @@ pub struct TreeKeys {
     names: Vec<NameCipher>,
     /// The cipher of names, for packets without the key's size.
     name_cipher: Cipher,
+    /// True when names and targets are never encrypted, whatever they look like.
+    plain_names: bool,
 }
 
 /// The largest number of tried salts, each with its SHA-512 65536 times: a forged tree must not
@@ -35,7 +37,18 @@ impl TreeKeys {
             tried: Vec::new(),
             names: Vec::new(),
             name_cipher,
+            plain_names: false,
         }
+    }
+
+    /// Takes all names and symlink targets as they are, also those that look like encrypted ones,
+    /// as a mount without encrypted names does.
+    pub fn set_plain_names(&mut self) {
+        self.plain_names = true;
+    }
+
+    pub(super) fn has_plain_names(&self) -> bool {
+        self.plain_names
     }
 
     /// Adds a passphrase. Returns its two tokens: for contents under the salt, and for names.
@@ -90,11 +103,11 @@ impl TreeKeys {
     /// The kinds of [`NameCipher::decode`]; `BadName` for a long name's lower name, which does not
     /// contain the name.
     pub fn decode_name(&mut self, lower: &[u8]) -> Result<Vec<u8>> {
-        if long::is_long(lower) {
+        if long::is_long(lower) && !self.plain_names {
             let context = "a long name's digest: the file beside it, with .name at the end, holds the name";
             return Err(Error::new(ErrorKind::BadName, context));
         }
-        if !name::is_encoded(lower) {
+        if !name::is_encoded(lower) || self.plain_names {
             return Ok(lower.to_vec());
         }
         self.names_of(lower)?.decode(lower)
@@ -105,7 +118,7 @@ impl TreeKeys {
     ///
     /// Fails with the kinds of [`NameCipher::decode`].
     pub(super) fn decode_entry(&mut self, folder: impl AsFd, name: &[u8]) -> Result<Vec<u8>> {
-        if !long::is_long(name) {
+        if !long::is_long(name) || self.plain_names {
             return self.decode_name(name);
         }
         self.decode_name(&long::read(folder, name)?)
@@ -116,7 +129,7 @@ impl TreeKeys {
     /// # Errors
     /// The kinds of [`NameCipher::decode_target`].
     pub fn decode_target(&mut self, lower: &[u8]) -> Result<Vec<u8>> {
-        if !name::is_encoded(lower) {
+        if !name::is_encoded(lower) || self.plain_names {
             return Ok(lower.to_vec());
         }
         self.names_of(lower)?.decode_target(lower)

@@ -1,12 +1,16 @@
 //! Creates entries of a new lower tree.
 
 use std::io::Read;
+use std::path::Path;
 
 use super::attributes::TreeAttributes;
 use super::sync::sync_new;
 use super::tree::TreeFolder;
 use super::{ImportOptions, ProgressWatch, writer};
-use crate::name::long::{self, NameOwner};
+use crate::name::{
+    self,
+    long::{self, NameOwner},
+};
 use crate::{Error, FileHeader, FileKey, LowerName, Result};
 
 impl ImportOptions {
@@ -61,6 +65,41 @@ impl ImportOptions {
             Error::io(&path, "cannot be written", e)
         })?;
         Ok(size)
+    }
+}
+
+/// The plain names and symlink targets of an import that look like encrypted ones.
+#[derive(Debug, Default)]
+pub(super) struct LookAlikes {
+    met: u64,
+}
+
+impl LookAlikes {
+    /// Looks at a name or target, and warns of the first that tools would decode.
+    pub(super) fn look(
+        &mut self,
+        how: &ImportOptions,
+        text: &[u8],
+        path: &Path,
+        watch: &mut dyn ProgressWatch,
+    ) {
+        if how.names.is_some() || !(name::is_encoded(text) || long::is_long(text)) {
+            return;
+        }
+        self.met += 1;
+        if self.met == 1 {
+            let context = "the name, or the symlink's target, looks like an encrypted one, and names stay \
+                           plain: export, ls and the others read this tree with --plain-names only; try: \
+                           encrypted names (-o ecryptfs_enable_filename_crypto)";
+            watch.warned(path, context);
+        }
+    }
+
+    /// Tells how many there were.
+    pub(super) fn finish(&self, root: &Path, watch: &mut dyn ProgressWatch) {
+        if self.met > 1 {
+            watch.warned(root, &format!("{} names and targets look like encrypted ones", self.met));
+        }
     }
 }
 

@@ -67,7 +67,7 @@ impl Run<'_> {
             names.into_iter().partition(|name| unfinished::is_temporary(name));
         for name in names.into_iter().chain(temporary) {
             // A name file is moved with its name.
-            if long::is_beside(&name).is_some() {
+            if long::name_file_of(folder, &name).is_some() {
                 continue;
             }
             let renamed = match of_conversions.contains(&name) {

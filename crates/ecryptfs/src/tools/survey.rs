@@ -66,7 +66,7 @@ impl Survey {
 
     fn folder(&mut self, folder: &TreeFolder, watch: &mut dyn ProgressWatch) -> Result<()> {
         for name in folder.names()? {
-            if long::is_beside(&name).is_some() {
+            if long::name_file_of(folder, &name).is_some() {
                 continue;
             }
             let encoded = match long::is_long(&name) {

@@ -206,7 +206,9 @@ impl Walk<'_> {
         names.sort_by_key(|name| unfinished::is_temporary(name));
         for name in names {
             let path = folder.path_of(&name);
-            if let Some(of) = long::is_beside(&name) {
+            let name_file =
+                if self.keys.has_plain_names() { None } else { long::name_file_of(folder, &name) };
+            if let Some(of) = name_file {
                 if !folder.has(of) {
                     self.visit.left_over(&path);
                 }

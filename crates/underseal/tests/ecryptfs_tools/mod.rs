@@ -6,6 +6,7 @@
 //!   access.rs     modes and access control lists of copies
 //!   archives.rs   tar archives go in, hostile ones nowhere else
 //!   long_names.rs names of 144 to 255 bytes: in, out, renamed, damaged
+//!   look_alikes.rs  plain names that look like encrypted ones, and like name files
 //!   beside.rs     files that other programs change while a tool waits for them
 //!   convert.rs    headers moved by runs that are killed, and by two at a time
 //!   marks.rs      marks of conversions that other programs wrote
@@ -28,6 +29,7 @@ mod holes;
 mod in_use;
 mod keys;
 mod long_names;
+mod look_alikes;
 mod lost_writes;
 mod marks;
 mod refusals;

@@ -16,7 +16,7 @@ use tar::EntryType;
 use super::ImportOptions;
 use super::archive::{Archive, Member};
 use crate::tools::attributes::TreeAttributes;
-use crate::tools::maker::placed;
+use crate::tools::maker::{LookAlikes, placed};
 use crate::tools::tree::TreeFolder;
 use crate::tools::walk::{EntryKind, join};
 use crate::tools::{ProgressWatch, Summary, sink};
@@ -34,7 +34,8 @@ pub fn import_tar(
     watch: &mut dyn ProgressWatch,
 ) -> Result<Summary> {
     let (root, _claim) = sink::empty(lower)?;
-    let mut run = Run { how, root: &root, watch, folders: BTreeMap::new(), summary: Summary::default() };
+    let (folders, alike) = (BTreeMap::new(), LookAlikes::default());
+    let mut run = Run { how, root: &root, watch, folders, alike, summary: Summary::default() };
     run.folders.insert(PathBuf::new(), None);
     let mut archive = Archive::new(from);
     loop {
@@ -53,6 +54,7 @@ pub fn import_tar(
     }
     archive.end();
     run.finish();
+    run.alike.finish(root.path(), run.watch);
     root.sync()?;
     Ok(run.summary)
 }
@@ -64,6 +66,7 @@ struct Run<'r> {
     /// The folders made so far, by their lower paths from the root on, and the attributes to set
     /// when their contents are complete.
     folders: BTreeMap<PathBuf, Option<TreeAttributes>>,
+    alike: LookAlikes,
     summary: Summary,
 }
 
@@ -108,6 +111,7 @@ impl Run<'_> {
             self.folders.insert(made, Some(member.folder()));
             return Ok(());
         }
+        self.alike.look(self.how, last, &shown(&member.path), self.watch);
         let name = self.how.name(last)?;
         let folder = self.root.beneath(&folder)?.folder()?;
         placed(&folder, &name, owner, |lower| self.make(member, &folder, lower, data))
@@ -115,11 +119,12 @@ impl Run<'_> {
 
     /// Returns a folder in a folder, and creates it if missing: archives may leave folders out.
     fn folder(&mut self, folder: &Path, name: &[u8], owner: (u32, u32)) -> Result<PathBuf> {
-        let name = self.how.name(name)?;
+        let (plain, name) = (name, self.how.name(name)?);
         let lower = join(folder, name.to_vec());
         if self.folders.contains_key(&lower) {
             return Ok(lower);
         }
+        self.alike.look(self.how, plain, &lower, self.watch);
         let folder = self.root.beneath(folder)?.folder()?;
         placed(&folder, &name, owner, |lower| folder.make_folder(lower)).map_err(|e| {
             // In particular not through a symlink.
@@ -150,6 +155,7 @@ impl Run<'_> {
             EntryType::Link => return self.link(&member.link, folder, name),
             EntryType::Symlink => {
                 let attributes = member.with(FileType::Symlink);
+                self.alike.look(self.how, &member.link, &shown(&member.path), self.watch);
                 self.how.make_symlink(folder, name, &member.link, &attributes)?;
                 self.summary.others += 1;
                 return Ok(());

@@ -33,6 +33,23 @@ pub(crate) struct TreeKeyArgs {
     /// Take the keys that the options name, or all that headers name, from the kernel's keyring
     #[arg(long)]
     pub(crate) keyring: bool,
+    /// Names and symlink targets are plain: those that look like encrypted ones are taken as they
+    /// are, as a mount without encrypted names does
+    #[arg(long)]
+    pub(crate) plain_names: bool,
+}
+
+impl TreeKeyArgs {
+    /// Refuses `--plain-names` where it has no meaning.
+    ///
+    /// Fails with `Usage`.
+    pub(super) fn must_decode_names(&self) -> Result<()> {
+        if !self.plain_names {
+            return Ok(());
+        }
+        Err(Error::usage("names that are plain and encrypted at the same time")
+            .with_remedy("without --plain-names"))
+    }
 }
 
 /// A new passphrase.
@@ -82,6 +99,12 @@ impl Access {
             contents: Vec::new(),
             options,
         };
+        if args.plain_names {
+            if access.options.encrypts_names() {
+                args.must_decode_names()?;
+            }
+            access.keys.set_plain_names();
+        }
         if args.keyring {
             access.take_from_kernel(lower)?;
         }

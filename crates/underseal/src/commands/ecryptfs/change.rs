@@ -111,6 +111,8 @@ pub(crate) struct TreeRenameArgs {
 }
 
 pub(super) fn rename_tree(args: &TreeRenameArgs, quiet: bool) -> Result<()> {
+    // Names of an interrupted run would be encrypted once more.
+    args.keys.must_decode_names()?;
     let options = EcryptfsOptions::parse(&args.keys.options.join(","))?;
     if let Some(signature) = options.name_signature.filter(|_| args.new.is_given()) {
         let what =

@@ -100,7 +100,9 @@ fn run(
 ///
 /// Of an archive nothing goes anywhere else: members whose paths begin at the root or lead out of
 /// it are refused, as are links to what is not in it. Where names are encrypted, names of 144 to
-/// 255 bytes need -o long_names: the kernel does not show them.
+/// 255 bytes need -o long_names: the kernel does not show them. Where names stay plain, those that
+/// look like encrypted ones, as in a copy of a lower folder, are warned of: the other commands read
+/// them with --plain-names only.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal ecryptfs import photos ~/.Secret

@@ -151,6 +151,7 @@ pub(crate) struct TreeNameArgs {
 }
 
 pub(super) fn name(args: &TreeNameArgs) -> Result<()> {
+    args.keys.must_decode_names()?;
     let mut access = Access::new(&args.keys, Path::new("the names"))?;
     let names = match args.encode {
         true => Some(names_of(&access)?),

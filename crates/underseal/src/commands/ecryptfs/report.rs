@@ -59,6 +59,17 @@ impl TreeReport {
     }
 }
 
+impl TreeReport {
+    fn line(&mut self, text: &str) {
+        if self.shows {
+            // Text from a lower name must stay on its line.
+            let line = text.replace(|c: char| c.is_control(), "?");
+            // A closed stderr is ignored.
+            self.progress.around(|| drop(writeln!(stderr().lock(), "underseal: {line}")));
+        }
+    }
+}
+
 impl ProgressWatch for TreeReport {
     fn advance(&mut self, bytes: u64) {
         self.progress.advance(bytes);
@@ -70,12 +81,11 @@ impl ProgressWatch for TreeReport {
         self.failures += 1;
         let first = *self.first.get_or_insert(error.exit());
         self.alike &= first == error.exit();
-        if self.shows {
-            // Text from a lower name must stay on its line.
-            let line = error.what().replace(|c: char| c.is_control(), "?");
-            // A closed stderr is ignored.
-            self.progress.around(|| drop(writeln!(stderr().lock(), "underseal: {line}")));
-        }
+        self.line(&error.what());
+    }
+
+    fn warned(&mut self, path: &Path, what: &str) {
+        self.line(&format!("{}: {what}", path.display()));
     }
 }
 
