@@ -120,8 +120,8 @@ impl LowerView {
         }
     }
 
-    /// Returns true when an xattr is a header or a tool's mark, which are hidden from callers: tools
-    /// believe a mark. The encrypted view shows headers.
+    /// Returns true when an xattr is a header or a tool's mark, which are hidden from callers:
+    /// tools believe a mark. The encrypted view shows headers.
     pub(crate) fn hides_xattr(&self, name: &[u8]) -> bool {
         self.sealing.as_ref().is_some_and(|sealing| {
             is_own_xattr(name) && !(sealing.encrypted_view && name == XATTR.as_bytes())

@@ -134,7 +134,7 @@ fn read_file(folder: impl AsFd, name: &[u8], lower: &[u8]) -> Result<(File, Vec<
         return Err(bad("beside it is no file that holds the name"));
     }
     let (file, mut encoded) = (File::from(fd), Vec::new());
-    // One byte more: the beginning of a longer file is none.
+    // The beginning of a longer file is no encrypted form, so one byte more is read.
     (&file)
         .take(MOST + 1)
         .read_to_end(&mut encoded)

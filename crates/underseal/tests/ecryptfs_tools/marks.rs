@@ -1,5 +1,5 @@
-//! Marks of conversions that are not a conversion's: written by users who may write to a lower file,
-//! or carried to another one.
+//! Marks of conversions that are not a conversion's: written by users who may write to a lower
+//! file, or carried to another one.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
