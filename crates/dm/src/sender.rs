@@ -57,13 +57,17 @@ fn may_ask(sender: libc::ucred) -> bool {
     own != 0 || has_capability(sender.pid).unwrap_or(false)
 }
 
+/// Returns a thread's present effective user; `None` for a thread that has ended.
+pub fn user_of_thread(thread: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    let user = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    user.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
 /// Returns true when a thread has the right to requests, by its present effective user and
 /// capabilities.
 pub fn thread_may_ask(thread: u32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
-    let user = status.lines().find_map(|line| line.strip_prefix("Uid:"));
-    let effective = user.and_then(|user| user.split_ascii_whitespace().nth(1)?.parse().ok());
-    let (Some(uid), Ok(pid)) = (effective, thread.try_into()) else { return false };
+    let (Some(uid), Ok(pid)) = (user_of_thread(thread), thread.try_into()) else { return false };
     may_ask(libc::ucred { pid, uid, gid: 0 })
 }
 

@@ -32,7 +32,7 @@ use underseal_cipher::Key;
 
 use crate::header::{MOST, Message, VERSION};
 use crate::sender::RequestReader;
-pub use crate::sender::thread_may_ask;
+pub use crate::sender::{thread_may_ask, user_of_thread};
 use crate::{Caller, Command, Error, GrantedKeys, Mapper, Result};
 
 /// The type of device mapper's ioctls (`_IOC_TYPE`).

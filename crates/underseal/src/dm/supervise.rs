@@ -7,6 +7,7 @@
 //!     |  listener
 //!   run        the supervisor: a process that answers until the last program is gone
 //!     |- notice    one system call: its caller's memory, the answer
+//!     |- lanes     the threads that answer: some for each user, since callers' memory may hang
 //!     +- answers   the opening of the node, its ioctls, /proc/devices, links in sysfs
 //! ```
 //!
@@ -15,6 +16,7 @@
 
 mod answers;
 mod filter;
+mod lanes;
 mod notice;
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -23,14 +25,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
 };
+use underseal_dm::server::user_of_thread;
 
 use self::answers::Answers;
+use self::lanes::Lanes;
 use self::notice::Notice;
 use super::backend;
 use crate::error::{Error, Result};
@@ -97,11 +102,16 @@ pub(crate) fn run(folder: &Path) -> Result<()> {
     let listener = receive(&socket).map_err(failed)?;
     socket.write_all(READY.as_bytes()).map_err(failed)?;
     drop(socket);
-    supervise(listener.into(), &answers).map_err(failed)
+    supervise(listener.into(), answers).map_err(failed)
 }
 
-/// Answers until no supervised program is left.
-fn supervise(listener: std::sync::Arc<OwnedFd>, answers: &Answers) -> io::Result<()> {
+/// Has calls answered until no supervised program is left. This thread touches neither the memory
+/// nor the descriptors of a caller: those may belong to a file whose server does not answer.
+fn supervise(listener: Arc<OwnedFd>, answers: Answers) -> io::Result<()> {
+    let answers = Arc::new(answers);
+    let at_work = answers.clone();
+    let own = rustix::process::geteuid().as_raw();
+    let lanes = Lanes::new(own, move |notice| at_work.answer(notice))?;
     loop {
         let mut polled = [PollFd::new(&*listener, PollFlags::IN)];
         match poll(&mut polled, None) {
@@ -110,10 +120,15 @@ fn supervise(listener: std::sync::Arc<OwnedFd>, answers: &Answers) -> io::Result
         };
         let ready = polled[0].revents();
         if !ready.contains(PollFlags::IN) {
+            // A thread that still waits for a program's memory keeps its process from ending.
+            answers.leave();
             return Ok(());
         }
-        if let Some(notice) = Notice::receive(&listener)? {
-            answers.answer(notice);
+        // A caller that has ended has no user.
+        if let Some(notice) = Notice::receive(&listener)?
+            && let Some(user) = user_of_thread(notice.thread)
+        {
+            lanes.give(user, notice);
         }
     }
 }

@@ -6,7 +6,7 @@
 //!   integrity.rs   integritysetup's options, beside a kernel's dm-integrity
 //!   install.rs     files that give a whole machine the device mapper
 //!   lvm.rs         logical volumes, and the partitions of an image
-//!   supervise.rs   static programs
+//!   supervise.rs   static programs, and callers that hang (silent.rs: a file without answers)
 //!   keys.rs        keys of the kernel's keyring in tables
 //!   targets.rs     stripes, delays, hash trees
 //!   cryptsetup.rs  volumes that cryptsetup makes, opens, suspends, resizes and closes
@@ -28,6 +28,7 @@ mod keys;
 mod killed;
 mod lvm;
 pub(crate) mod mapper;
+mod silent;
 mod supervise;
 mod targets;
 mod unwritable;

@@ -1,8 +1,11 @@
 //! Programs that make system calls themselves, under `dm run --supervise`.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use crate::dm::mapper::Mapper;
+use crate::dm::silent::SilentFile;
 use crate::support::mounts::skip;
 use crate::support::output;
 
@@ -132,4 +135,34 @@ wait
 dmsetup remove $N-v",
     );
     assert_eq!(out, "143\n", "{}", mapper.log());
+}
+
+/// The kernel's device mapper makes only those wait whose path or descriptor it is.
+#[test]
+fn callers_whose_files_hang_hold_up_no_other() {
+    let Some(mapper) = Mapper::new() else { return };
+    mapper.scratch.file("silent.py", include_bytes!("silent.py"));
+    std::fs::set_permissions(mapper.scratch.folder(), Permissions::from_mode(0o755)).unwrap();
+    // More callers than one user has threads in the supervisor.
+    for (what, callers, expected) in
+        [("path", 1, "begun\n"), ("descriptor", 1, "ENOTTY\nbegun\n"), ("path", 40, "begun\n")]
+    {
+        let file = SilentFile::new(&mapper.scratch);
+        let out = mapper.supervised(&format!(
+            "
+python3 silent.py {what} {callers} {file} > $N-hangs 2>&1 &
+tries=300; until test $(wc --lines < $N-hangs) -ge {lines}; do sleep 0.1; tries=$((tries - 1)); test $tries -gt 0; done
+sleep 1
+begun=$(date +%s)
+cat /etc/hostname > name
+dmsetup create $N-s --table '0 8 zero'; dmsetup remove $N-s
+test $(($(date +%s) - begun)) -lt 5 || echo root waits
+setpriv --reuid=65534 --regid=65534 --clear-groups cat /etc/hostname > name
+test $(($(date +%s) - begun)) -lt 15 || echo the user waits
+sort $N-hangs; rm $N-hangs",
+            file = file.path().display(),
+            lines = expected.lines().count()
+        ));
+        assert_eq!(out, expected, "{what} {callers}: {}", mapper.log());
+    }
 }

@@ -4,9 +4,11 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -29,22 +31,33 @@ const DATA_START: usize = 16;
 const DEV: usize = 40;
 /// The interval at which a waiting caller is checked.
 const LOOK: Duration = Duration::from_millis(200);
+/// How many ioctls run at a time.
+const MOST_IOCTLS: usize = 1024;
 
 /// Answers calls with the help of a back end.
 pub(super) struct Answers {
     folder: PathBuf,
     /// The connection that keeps the back end running.
-    _stays: UnixStream,
+    stays: UnixStream,
+    /// Each ioctl's thread has a copy.
+    ioctls: Arc<()>,
 }
 
 impl Answers {
     pub(super) fn new(folder: &Path) -> Result<Self> {
         let folder = std::path::absolute(folder).map_err(|e| Error::io(folder, "cannot be found", e))?;
         let stays = backend::connect(&folder)?;
-        Ok(Self { folder, _stays: stays })
+        Ok(Self { folder, stays, ioctls: Arc::new(()) })
     }
 
-    /// Answers one call, or leaves it to the kernel.
+    /// Needs the back end no longer.
+    pub(super) fn leave(&self) {
+        // A connection that has ended already keeps nothing.
+        let _ = self.stays.shutdown(Shutdown::Both);
+    }
+
+    /// Answers one call, or leaves it to the kernel. This may wait for a server of the caller's
+    /// files, for ever.
     pub(super) fn answer(&self, notice: Notice) {
         #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "of open(2) alone"))]
         let [first, second, third, fourth, ..] = notice.arguments;
@@ -97,12 +110,20 @@ impl Answers {
 
     /// Does an ioctl in a separate thread: it may wait for a disk, or for an event.
     fn ioctl(&self, notice: Notice, request: u64, argument: u64) {
-        let is_ours = notice.descriptor(notice.arguments[0]).is_some_and(|fd| {
+        let is_ours = notice.socket(notice.arguments[0]).is_some_and(|fd| {
             let peer = getpeername(&fd).ok().flatten().and_then(|peer| SocketAddrUnix::try_from(peer).ok());
             peer.is_some_and(|peer| peer == address(&self.folder))
         });
         if !is_ours {
             return;
+        }
+        // The kernel requires the same capability for each ioctl.
+        if !thread_may_ask(notice.thread) {
+            return notice.answer(Err(Errno::ACCESS));
+        }
+        let counted = self.ioctls.clone();
+        if Arc::strong_count(&counted) > MOST_IOCTLS + 1 {
+            return notice.answer(Err(Errno::NOMEM));
         }
         let socket = backend::socket(&self.folder);
         // The lower half of the argument is the request, as in the kernel.
@@ -110,6 +131,7 @@ impl Answers {
         let work = move || {
             let done = do_ioctl(&notice, &socket, request, argument);
             notice.answer(done.map(|()| 0));
+            drop(counted);
         };
         // Without a thread the call is left to the kernel, where it fails.
         if let Err(e) = thread::Builder::new().name("ioctl".into()).spawn(work) {
@@ -156,10 +178,6 @@ fn address(folder: &Path) -> SocketAddrUnix {
 }
 
 fn do_ioctl(notice: &Notice, socket: &Path, request: u32, argument: u64) -> std::result::Result<(), Errno> {
-    // The kernel requires the same capability for each ioctl.
-    if !thread_may_ask(notice.thread) {
-        return Err(Errno::ACCESS);
-    }
     let mut buffer = CallerBuffer::read(notice, argument)?;
     if !notice.waits() {
         return Err(Errno::INTR);

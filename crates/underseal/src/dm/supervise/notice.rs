@@ -60,12 +60,18 @@ impl Notice {
         valid == 0
     }
 
-    /// Duplicates the caller's descriptor of this number.
-    pub(super) fn descriptor(&self, number: u64) -> Option<OwnedFd> {
+    /// Duplicates the caller's descriptor of this number, if it is a socket's. Each close of
+    /// another file may wait for the file's server.
+    pub(super) fn socket(&self, number: u64) -> Option<OwnedFd> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.thread)).ok()?;
         let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()?;
+        let number = i32::try_from(number).ok()?;
+        let name = fs::read_link(format!("/proc/{process}/fd/{number}")).ok()?;
+        if !name.as_os_str().as_encoded_bytes().starts_with(b"socket:") {
+            return None;
+        }
         let process = pidfd_open(Pid::from_raw(process)?, PidfdFlags::empty()).ok()?;
-        pidfd_getfd(process, i32::try_from(number).ok()?, PidfdGetfdFlags::empty()).ok()
+        pidfd_getfd(process, number, PidfdGetfdFlags::empty()).ok()
     }
 
     /// Answers with a value, or an error number.
