@@ -1,4 +1,5 @@
-//! A device with delays, like dm-delay, for tests of programs that wait.
+//! A device with delays, like dm-delay, for tests of programs that wait. Delays can be ended: what
+//! waits is sent soon then, and further requests at once.
 //!
 //! ```text
 //!   read   -> (its delay) -> members[0]        two of the three may have the same member
@@ -7,6 +8,7 @@
 //! ```
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -15,6 +17,9 @@ use crate::{
     Channel, Device, Error, ErrorKind, Finished, Geometry, Immediate, Io, IoKind, LowerToken, Result, Ring,
     RingToken, Started, monotonic,
 };
+
+/// The longest time after which a waiting request notices that delays have ended.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// The device of one kind of requests, and its delay.
 #[derive(Clone)]
@@ -30,6 +35,7 @@ pub struct DelayDevice {
     /// The devices of reads, writes and flushes.
     members: [Delayed; 3],
     geometry: Geometry,
+    is_delaying: Arc<AtomicBool>,
 }
 
 impl DelayDevice {
@@ -54,7 +60,12 @@ impl DelayDevice {
             zones: None,
             tag_size: 0,
         };
-        Ok(Self { members, geometry })
+        Ok(Self { members, geometry, is_delaying: Arc::new(AtomicBool::new(true)) })
+    }
+
+    /// Delays requests from now on, as a new device does, or no longer.
+    pub fn delay(&self, is_delaying: bool) {
+        self.is_delaying.store(is_delaying, Ordering::Relaxed);
     }
 }
 
@@ -69,6 +80,7 @@ impl Device for DelayDevice {
         Ok(Box::new(DelayChannel {
             members: [channel(reads)?, channel(writes)?, channel(flushes)?],
             delays: self.members.each_ref().map(|member| member.delay),
+            is_delaying: self.is_delaying.clone(),
             waiting: (0..depth).map(|_| Waiting::Free).collect(),
         }))
     }
@@ -85,8 +97,8 @@ impl Device for DelayDevice {
 /// The state of a slot.
 enum Waiting {
     Free,
-    /// The request waits for its time.
-    Time(Io),
+    /// The request waits for its time, on the clock of [`monotonic`].
+    Time(Io, Duration),
     /// The member with this number has the request.
     Member(usize),
 }
@@ -94,6 +106,7 @@ enum Waiting {
 struct DelayChannel {
     members: [Box<dyn Channel>; 3],
     delays: [Duration; 3],
+    is_delaying: Arc<AtomicBool>,
     waiting: Vec<Waiting>,
 }
 
@@ -107,6 +120,22 @@ fn member_of(kind: IoKind) -> usize {
 }
 
 impl DelayChannel {
+    /// The present delay for a member's requests.
+    fn delay(&self, member: usize) -> Duration {
+        if self.is_delaying.load(Ordering::Relaxed) { self.delays[member] } else { Duration::ZERO }
+    }
+
+    /// Has a request wait until it is due, or look again before. Returns it when it has failed.
+    fn wait(&mut self, ring: &mut Ring, slot: u32, io: Io, due: Duration) -> Option<Finished> {
+        if let Err(e) = ring.timeout(RingToken::lower(slot), due.min(monotonic() + LOOK)) {
+            let errno = Errno::from_io_error(&e).unwrap_or(Errno::BUSY);
+            let error = io.kind().failed(io.extent().0, "the ring takes no timeout", errno);
+            return Some(Finished::of(slot, io, Err(error)));
+        }
+        self.waiting[slot as usize] = Waiting::Time(io, due);
+        None
+    }
+
     /// Starts a request on its member.
     fn pass_on(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Option<Finished> {
         let number = member_of(io.kind());
@@ -124,11 +153,11 @@ impl DelayChannel {
 
 impl Channel for DelayChannel {
     fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Immediate {
-        if self.delays[0].is_zero() { self.members[0].read_now(offset, data) } else { Immediate::Blocked(0) }
+        if self.delay(0).is_zero() { self.members[0].read_now(offset, data) } else { Immediate::Blocked(0) }
     }
 
     fn write_now(&mut self, offset: u64, data: &[u8]) -> Immediate {
-        if self.delays[1].is_zero() { self.members[1].write_now(offset, data) } else { Immediate::Blocked(0) }
+        if self.delay(1).is_zero() { self.members[1].write_now(offset, data) } else { Immediate::Blocked(0) }
     }
 
     fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
@@ -136,26 +165,23 @@ impl Channel for DelayChannel {
             Err(refused) => return Started::Finished(refused),
             Ok(io) => io,
         };
-        let delay = self.delays[member_of(io.kind())];
+        let delay = self.delay(member_of(io.kind()));
         if delay.is_zero() {
             return self.pass_on(ring, slot, io).map_or(Started::Pending, Started::Finished);
         }
-        if let Err(e) = ring.timeout(RingToken::lower(slot), monotonic() + delay) {
-            let errno = Errno::from_io_error(&e).unwrap_or(Errno::BUSY);
-            let error = io.kind().failed(io.extent().0, "the ring takes no timeout", errno);
-            return Started::Finished(Finished::of(slot, io, Err(error)));
-        }
-        self.waiting[slot as usize] = Waiting::Time(io);
-        Started::Pending
+        self.wait(ring, slot, io, monotonic() + delay).map_or(Started::Pending, Started::Finished)
     }
 
     fn finish(&mut self, ring: &mut Ring, token: RingToken, result: i32) -> Option<Finished> {
         let Some(below) = token.below(0) else {
-            // The delay of a request is over.
+            // The delay of a request is over, or it is time to look.
             let slot = token.as_lower()?;
             let waiting = self.waiting.get_mut(slot as usize)?;
             return match std::mem::replace(waiting, Waiting::Free) {
-                Waiting::Time(io) => self.pass_on(ring, slot, io),
+                Waiting::Time(io, due) => {
+                    let goes_on = self.is_delaying.load(Ordering::Relaxed) && monotonic() < due;
+                    if goes_on { self.wait(ring, slot, io, due) } else { self.pass_on(ring, slot, io) }
+                }
                 other => {
                     *waiting = other;
                     None
@@ -205,5 +231,31 @@ mod tests {
         assert_eq!(read, [7; 4096]);
         Blocking::new(&*from).unwrap().read(0, &mut read).unwrap();
         assert_eq!(read, [0; 4096]);
+    }
+
+    #[test]
+    fn what_waits_is_sent_when_delays_end() {
+        let ram: Arc<dyn Device> = Arc::new(RamDevice::new(8192));
+        let [none, hour] =
+            [0, 3600].map(|secs| Delayed { device: ram.clone(), delay: Duration::from_secs(secs) });
+        let device = DelayDevice::new(none, hour.clone(), hour).unwrap();
+        let begin = Instant::now();
+        std::thread::scope(|scope| {
+            let writes = scope.spawn(|| {
+                let mut way = Blocking::new(&device).unwrap();
+                way.write(0, &[7; 4096], false).unwrap();
+            });
+            std::thread::sleep(2 * LOOK);
+            assert!(!writes.is_finished());
+            device.delay(false);
+            writes.join().unwrap();
+        });
+        let mut way = Blocking::new(&device).unwrap();
+        way.write(4096, &[8; 4096], false).unwrap();
+        way.flush().unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(60));
+        let mut read = [0; 8192];
+        way.read(0, &mut read).unwrap();
+        assert_eq!(read, [[7; 4096], [8; 4096]].concat()[..]);
     }
 }

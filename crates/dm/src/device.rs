@@ -206,8 +206,9 @@ impl Device {
         }
         let live = self.state().live.clone();
         if let Some(live) = live {
-            self.node.sync()?;
-            live.served.suspend()?;
+            live.served.delay(false);
+            let suspended = self.node.sync().and_then(|()| live.served.suspend());
+            suspended.inspect_err(|_| live.served.delay(true))?;
         }
         self.state().suspended = true;
         Ok(())
@@ -258,16 +259,21 @@ impl Device {
         // From here on, a later server knows which parts may exist.
         self.node.remember(names)?;
         self.node.show(&*table.served, table.room, table.read_only)?;
-        self.node.name(names, None).or_else(|e| self.node.detach(&*table.served).and(Err(e)))
+        self.node.name(names, None).or_else(|e| self.node.detach(&*table.served).and(Err(e)))?;
+        table.served.delay(true);
+        Ok(())
     }
 
     /// Replaces a table by another, between two requests.
     fn swap(&self, old: &Loaded, new: &Loaded) -> Result<()> {
         self.node.accepts(new.room)?;
-        if !self.state().suspended {
-            self.node.sync()?;
-        }
-        let given = old.served.give()?;
+        let given = if self.state().suspended {
+            old.served.give()?
+        } else {
+            old.served.delay(false);
+            let given = self.node.sync().and_then(|()| old.served.give());
+            given.inspect_err(|_| old.served.delay(true))?
+        };
         if let Err(e) = new.served.take(given) {
             if let Err(worse) = old.served.keep() {
                 log::error!("the live table cannot continue: {worse}");
@@ -335,11 +341,15 @@ impl Device {
                 // Requests that wait in the kernel are written, or fail with a wiped key, before
                 // the device is removed.
                 live.served.release();
+            } else {
+                live.served.delay(false);
             }
             let suspended = self.state().suspended;
             if let Err(e) = self.node.sync().and_then(|()| self.node.detach(&*live.served)) {
                 if suspended {
                     live.served.suspend()?;
+                } else {
+                    live.served.delay(true);
                 }
                 return Err(e.within(name));
             }

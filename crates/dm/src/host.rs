@@ -156,6 +156,10 @@ pub trait Served: Send + Sync {
     /// Accepts requests again even after the key was wiped: requests that need the key fail.
     fn release(&self);
 
+    /// Has a table's delays begin, or end: requests that wait are sent soon then. Not for suspended
+    /// tables.
+    fn delay(&self, _is_up: bool) {}
+
     /// Sends a message to the target of this line, with the keys that it names.
     ///
     /// # Errors

@@ -381,6 +381,15 @@ impl Served for Child {
         }
     }
 
+    fn delay(&self, is_up: bool) {
+        let delays = |known: &RememberedTable| known.lines.iter().any(|line| line.target == "delay");
+        if self.known().as_ref().is_some_and(delays)
+            && let Err(e) = self.ask(&Order::Resume { anyway: !is_up }, SOON)
+        {
+            log::error!("{e}");
+        }
+    }
+
     fn message(&self, line: &TableLine, words: &str, keys: &GrantedKeys) -> Result<Messaged> {
         let no = |why: &str| Error::new(Errno::INVAL, why);
         if line.target != "crypt" {

@@ -63,7 +63,8 @@ pub(super) enum Order {
     Take { place: CarriedPlace, turn: u64 },
     /// Ends requests in flight, flushes, and takes no more.
     Suspend,
-    /// Resumes; with `anyway`, requests that need a wiped key fail.
+    /// Resumes, and delays requests from now on where the table does; with `anyway`, delays none,
+    /// and requests that need a wiped key fail. A table that is not suspended goes on.
     Resume { anyway: bool },
     /// Wipes the key. The new facts to remember follow.
     WipeKey,

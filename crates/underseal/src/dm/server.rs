@@ -213,6 +213,10 @@ impl Server {
         self.opened()?.mapping()
     }
 
+    fn delay(&self, is_up: bool) {
+        self.opened.iter().for_each(|opened| opened.delay(is_up));
+    }
+
     /// Mounts the table.
     fn show(&mut self, file: &Path) -> Obeyed<()> {
         let mapping = self.mapping()?.clone();
@@ -275,6 +279,7 @@ impl Server {
     }
 
     fn go_on_with(&mut self, shown: Shown) {
+        self.delay(true);
         shown.go_on();
         // The kernel reads the attributes again, and has no page of a file.
         if let Ok(mapping) = self.mapping() {
@@ -354,8 +359,9 @@ impl Server {
         if mapping.is_stopped() {
             return Ok(());
         }
+        self.delay(false);
         if let Some(shown) = &self.shown {
-            shown.hold()?;
+            shown.hold().inspect_err(|_| self.delay(true))?;
         }
         let suspended = mapping.suspend(DRAIN).or_else(|e| {
             if e.kind() == underseal_datapath::ErrorKind::Busy {
@@ -368,6 +374,7 @@ impl Server {
             mapping.hold(DRAIN)
         });
         suspended.map_err(|e| {
+            self.delay(true);
             self.shown.iter().for_each(Shown::go_on);
             refused(Errno::IO)(e.into())
         })
@@ -375,15 +382,16 @@ impl Server {
 
     fn resume(&mut self, anyway: bool) -> Obeyed<()> {
         let mapping = self.mapping()?.clone();
-        if !mapping.is_stopped() {
-            return Ok(());
-        }
-        if anyway {
+        let was_stopped = mapping.is_stopped();
+        if was_stopped && anyway {
             mapping.release();
-        } else {
+        } else if was_stopped {
             mapping.resume().map_err(|e| refused(Errno::AGAIN)(e.into()))?;
         }
-        self.shown.iter().for_each(Shown::go_on);
+        self.delay(!anyway);
+        if was_stopped {
+            self.shown.iter().for_each(Shown::go_on);
+        }
         Ok(())
     }
 
@@ -420,6 +428,7 @@ impl Server {
 
     /// Takes the file or the disk away, flushes and closes.
     fn end(&mut self) -> Obeyed<()> {
+        self.delay(false);
         self.shown.take().into_iter().for_each(Shown::stop);
         let Ok(mapping) = self.mapping().cloned() else { return Ok(()) };
         // Suspended means flushed here, since orders are carried out one by one. The key may be

@@ -1,5 +1,6 @@
 //! Targets over several devices: stripes, delays, hash trees.
 
+use crate::dm::killed::servers;
 use crate::dm::mapper::Mapper;
 use crate::support::mounts::skip;
 use crate::support::{output, tool};
@@ -66,6 +67,34 @@ dmsetup remove $N-d; dmsetup remove $N-bad
 head -c 5 one.img";
     let out = mapper.script(&format!("{LOWERS}{script}"));
     assert_eq!(out, "0 8192 delay DEV 0 0 DEV 0 200\n0 8192 delay 0 0 0\nlater", "{}", mapper.log());
+}
+
+/// As in the kernel, whose delays begin with the device and end before it does.
+#[test]
+fn a_long_delay_holds_up_neither_creation_nor_suspension_nor_removal() {
+    let Some(mapper) = Mapper::new() else { return };
+    let script = "
+begun=$(date +%s)
+dmsetup create $N-d --table \"0 8192 delay $one 0 0 $one 0 3600000\"
+dd if=/dev/zero of=/dev/mapper/$N-d bs=4096 count=1 oflag=direct status=none & writes=$!
+write() { printf $1 | dd of=/dev/mapper/$N-d bs=4096 conv=sync oflag=direct status=none; }
+sleep 1
+kill -0 $writes; echo it waits
+dmsetup suspend $N-d
+dmsetup resume $N-d
+wait $writes
+write first & writes=$!
+sleep 1
+dmsetup load $N-d --table \"0 8192 delay $one 0 0 $one 0 3600001\"
+dmsetup resume $N-d
+wait $writes
+head -c 5 one.img; echo
+dmsetup remove $N-d
+dmsetup ls
+test $(($(date +%s) - begun)) -lt 30 || echo late";
+    let out = mapper.script(&format!("{LOWERS}{script}"));
+    assert_eq!(out, "it waits\nfirst\nNo devices found\n", "{}", mapper.log());
+    assert_eq!(servers(&mapper).len(), 0, "{}", mapper.log());
 }
 
 #[test]

@@ -18,6 +18,7 @@ pub(crate) struct Active {
     pub(crate) mapping: Mapping,
     pub(crate) layers: Vec<Arc<IntegrityDevice>>,
     pub(crate) verities: Vec<Arc<VerityDevice>>,
+    pub(crate) delays: Vec<Arc<DelayDevice>>,
 }
 
 /// A function that opens the device of a name in a line.
@@ -25,7 +26,7 @@ type Devices<'d> = &'d dyn Fn(&str) -> Result<Arc<dyn Device>>;
 
 /// Puts a table over its devices, which `device` opens by their names in the lines.
 pub(crate) fn over(table: &Table, device: Devices<'_>, read_only: bool) -> Result<Active> {
-    let (mut layers, mut verities) = (Vec::new(), Vec::new());
+    let (mut layers, mut verities, mut delays) = (Vec::new(), Vec::new(), Vec::new());
     let mut bases: Vec<Arc<dyn Device>> = Vec::new();
     for base in table.bases() {
         bases.push(match base {
@@ -38,7 +39,11 @@ pub(crate) fn over(table: &Table, device: Devices<'_>, read_only: bool) -> Resul
                 layer
             }
             Base::Striped(line, sectors) => striped(line, sectors, device)?,
-            Base::Delay(line, sectors) => delay(line, sectors, device)?,
+            Base::Delay(line, sectors) => {
+                let delay = delay(line, sectors, device)?;
+                delays.push(delay.clone());
+                delay
+            }
             Base::Verity(line) => {
                 let verity = verity(line, device)?;
                 verities.push(verity.clone());
@@ -52,7 +57,7 @@ pub(crate) fn over(table: &Table, device: Devices<'_>, read_only: bool) -> Resul
     };
     let volume = table.volume_on(&bases.iter().map(room).collect::<Vec<_>>()).map_err(refused)?;
     let mapping = Mapping::over(volume, bases).map_err(|e| Error::usage(e.to_string()))?;
-    Ok(Active { mapping, layers, verities })
+    Ok(Active { mapping, layers, verities, delays })
 }
 
 /// A run of a device.
@@ -69,7 +74,7 @@ fn striped(line: &Striped, sectors: u64, device: Devices<'_>) -> Result<Arc<dyn 
     Ok(Arc::new(stripe))
 }
 
-fn delay(line: &DelayLine, sectors: u64, device: Devices<'_>) -> Result<Arc<dyn Device>> {
+fn delay(line: &DelayLine, sectors: u64, device: Devices<'_>) -> Result<Arc<DelayDevice>> {
     let [reads, writes, flushes] = line
         .classes()
         .map(|(place, delay)| Ok(Delayed { device: window(place, sectors, device)?, delay: *delay }));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use underseal_datapath::Mapping;
-use underseal_device::{Device, FileDevice, OpenOptions, open_again};
+use underseal_device::{DelayDevice, Device, FileDevice, OpenOptions, open_again};
 use underseal_dm::DeviceNumber;
 use underseal_integrity::{ErrorKind as IntegrityError, IntegrityDevice};
 use underseal_verity::VerityDevice;
@@ -37,6 +37,7 @@ struct Running {
     mapping: Arc<Mapping>,
     layers: Vec<Arc<IntegrityDevice>>,
     verities: Vec<Arc<VerityDevice>>,
+    delays: Vec<Arc<DelayDevice>>,
     /// The sectors of each line that keeps tags which the line above makes.
     kept: Vec<u64>,
 }
@@ -61,8 +62,9 @@ impl Opened {
             }
             _ => Err(e),
         });
-        let Active { mapping, layers, verities } = opened.map_err(refused(Errno::INVAL))?;
-        self.active = Some(Running { mapping: Arc::new(mapping), layers, verities, kept });
+        let Active { mapping, layers, verities, delays } = opened.map_err(refused(Errno::INVAL))?;
+        self.active = Some(Running { mapping: Arc::new(mapping), layers, verities, delays, kept });
+        self.delay(false);
         Ok(self)
     }
 
@@ -209,6 +211,13 @@ impl Opened {
             _ => String::new(),
         };
         self.table.lines().iter().map(state).collect()
+    }
+
+    /// Has delay lines delay requests, or send them at once, those that wait too. As in the kernel,
+    /// they delay while the device is up: not before it has been resumed, nor from the moment at
+    /// which it begins to be suspended or removed.
+    pub(super) fn delay(&self, is_up: bool) {
+        self.active.iter().flat_map(|active| &active.delays).for_each(|device| device.delay(is_up));
     }
 
     /// Closes the layers cleanly.
