@@ -43,7 +43,7 @@ use crate::EXTENT;
 /// zeros.
 const RUN: usize = 1 << 20;
 
-pub(crate) const EXTENT_BYTES: u64 = EXTENT as u64;
+const EXTENT_BYTES: u64 = EXTENT as u64;
 
 /// Returns true when the caller of a long call no longer waits for it.
 pub(crate) type IsOver<'a> = &'a dyn Fn() -> bool;

@@ -21,7 +21,8 @@ use rustix::io::Errno;
 use super::cached::Patience;
 use super::nodes::{FileNode, FileSlot};
 use super::{Answer, Fs, locked};
-use crate::file::{EXTENT_BYTES, OpenFile};
+use crate::EXTENT;
+use crate::file::OpenFile;
 
 /// How long the kernel takes at most to learn a size, and to look a file up again and open it.
 const LATE: Duration = Duration::from_secs(1);
@@ -126,7 +127,7 @@ impl Fs {
     /// when the file ends before, or the kernel does not take it.
     fn store_end(&self, node: &FileNode, file: &OpenFile, size: u64) -> Answer<bool> {
         let Some(kernel) = self.kernel.get() else { return Ok(false) };
-        let mut scratch = [0; 3 * EXTENT_BYTES as usize];
+        let mut scratch = [0; 3 * EXTENT];
         let last = file.read(size - 1, 1, &mut scratch).map_err(|e| self.tell(node, "read", &e))?;
         let Some(&byte) = scratch[last].first() else { return Ok(false) };
         Ok(kernel.store(node.id, size - 1, byte).is_ok())
