@@ -20,34 +20,34 @@
 static struct underseal *disk;
 static atomic_int over, inside;
 /* How often the threads have called, and whether they rest: a child, once it is there, has nothing of theirs but the processors. */
-static atomic_uint calls, resting;
+static atomic_uint calls[3], resting;
 static int fd;
 
-static int goes_on(void)
+static int goes_on(atomic_uint *calls)
 {
         while (resting)
                 usleep(100);
-        calls++;
+        ++*calls;
         return !over;
 }
 
 /* Calls that fail. */
-static void *fails(void *unused)
+static void *fails(void *calls)
 {
         uint8_t byte = 0;
-        while (goes_on())
+        while (goes_on(calls))
                 assert(underseal_pwrite(disk, &byte, 1, 1ull << 60) == -ENXIO);
-        return unused;
+        return NULL;
 }
 
 /* One thread at a time asks for the text. */
-static void *asks(void *unused)
+static void *asks(void *calls)
 {
         size_t sum = 0;
-        while (goes_on())
+        while (goes_on(calls))
                 sum += strlen(underseal_error(disk));
         assert(sum);
-        return unused;
+        return NULL;
 }
 
 static int slow_pread(void *argument, uint8_t *buffer, size_t len, uint64_t offset)
@@ -122,12 +122,14 @@ int main(int count, char **arguments)
         assert(!underseal_set_path(disk, arguments[1]) && !underseal_set_flags(disk, UNDERSEAL_WRITABLE));
         assert(!underseal_unlock_passphrase(disk, U("secret")));
         for (int i = 0; i < 3; i++)
-                assert(!pthread_create(&threads[i], NULL, i ? fails : asks, NULL));
+                assert(!pthread_create(&threads[i], NULL, i ? fails : asks, &calls[i]));
         for (int i = 0; i < 300; i++) {
-                /* All of them call again. */
-                unsigned before = calls;
-                while (calls - before < 100)
-                        sched_yield();
+                /* Each of them calls again. */
+                for (int of = 0; of < 3; of++) {
+                        unsigned before = calls[of];
+                        while (calls[of] - before < 30)
+                                sched_yield();
+                }
                 forks(child);
         }
         over = 1;
