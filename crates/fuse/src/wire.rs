@@ -77,7 +77,7 @@ pub mod notify {
     #![expect(missing_docs, reason = "as linux/fuse.h names them")]
 
     pub const INVAL_INODE: i32 = 2;
-    pub const STORE: i32 = 4;
+    pub(crate) const STORE: i32 = 4;
 }
 
 /// In an OPEN or CREATE that cuts the file: its set-user-id and set-group-id bits are removed.

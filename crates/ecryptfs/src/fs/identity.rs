@@ -3,8 +3,8 @@
 //! A thread changes to its caller's fsuid, fsgid and umask before it creates a file, so the lower
 //! filesystem gives the file to the right owner, with the group of a set-group-id folder and its
 //! default ACL, in one step. The kernel has already checked the caller's permissions
-//! (`default_permissions`), so the thread keeps its capabilities, but in sticky folders. It need not change back: an
-//! identity matters only for a new file.
+//! (`default_permissions`), so the thread keeps its capabilities, but in sticky folders. It need
+//! not change back: an identity matters only for a new file.
 
 use std::cell::Cell;
 use std::io;

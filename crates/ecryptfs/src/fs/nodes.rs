@@ -158,8 +158,8 @@ pub(super) struct Nodes {
 struct Table {
     by_id: HashMap<u64, Entry>,
     by_key: HashMap<FileIdentity, Arc<FileNode>>,
-    /// Folders that the kernel has forgotten, but not all files with names in them: each is the same
-    /// node again when it is looked up.
+    /// Folders that the kernel has forgotten, but not all files with names in them: each is the
+    /// same node again when it is looked up.
     asleep: HashMap<FileIdentity, Weak<FileNode>>,
     last: u64,
 }

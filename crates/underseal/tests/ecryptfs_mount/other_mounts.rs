@@ -1,4 +1,5 @@
-//! Files that two mounts of one lower folder use at a time, and open files whose lower names change.
+//! Files that two mounts of one lower folder use at a time, and open files whose lower names
+//! change.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
