@@ -2,9 +2,8 @@
 //! kernel's look at them and its request.
 
 use std::fs::{self, File};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
-use std::path::Path;
 use std::process::Stdio;
 
 use crate::ecryptfs_mount::mounted::{Folder, client, unable};
@@ -22,6 +21,21 @@ fn shared() -> Folder {
     folder
 }
 
+/// Returns what a user's shell says as `then` fails, after it has seen that `seen` holds, and
+/// `meanwhile` was done. The kernel remembers for a second what it has seen.
+fn user_fails(folder: &Folder, seen: &str, then: &str, meanwhile: impl FnOnce()) -> String {
+    let script = format!("cd {}; {seen} && echo; read go; {then}", folder.plain.display());
+    let mut user = as_user(NOBODY, &["sh", "-c", &script]);
+    user.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut user = user.spawn().unwrap();
+    user.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    meanwhile();
+    user.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let ended = user.wait_with_output().unwrap();
+    assert!(!ended.status.success(), "{then}: {ended:?}");
+    String::from_utf8_lossy(&ended.stderr).into_owned()
+}
+
 /// The kernel takes a file that CREATE opens for a new one, and checks no permissions.
 #[test]
 fn a_file_that_came_meanwhile_is_opened_with_the_callers_permissions() {
@@ -33,18 +47,10 @@ fn a_file_that_came_meanwhile_is_opened_with_the_callers_permissions() {
     fs::write(folder.at("secret"), b"of root").unwrap();
     fs::set_permissions(folder.at("secret"), fs::Permissions::from_mode(0o600)).unwrap();
     for (name, how) in [("one", "<>"), ("two", ">"), ("three", ">>")] {
-        // The kernel remembers for a second that there is no such name.
-        let script =
-            format!("cd {}; [ ! -e {name} ] && echo; read go; : {how} {name}", folder.plain.display());
-        let mut user = as_user(NOBODY, &["sh", "-c", &script]);
-        user.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut user = user.spawn().unwrap();
-        user.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-        fs::rename(folder.below("secret"), folder.below(name)).unwrap();
-        user.stdin.take().unwrap().write_all(b"\n").unwrap();
-        let opened = user.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&opened.stderr);
-        assert!(!opened.status.success() && said.contains("Permission denied"), "{how}: {said}");
+        let said = user_fails(&folder, &format!("[ ! -e {name} ]"), &format!(": {how} {name}"), || {
+            fs::rename(folder.below("secret"), folder.below(name)).unwrap();
+        });
+        assert!(said.contains("Permission denied"), "{how}: {said}");
         fs::rename(folder.below(name), folder.below("secret")).unwrap();
     }
     // A file that the caller may open.
@@ -74,17 +80,11 @@ fn a_sticky_folder_keeps_files_that_took_the_place_of_the_callers_own() {
             }
             chown(folder.at(name), owner, None).unwrap();
         }
-        let script = format!("cd {}; [ -e own ] && echo; read go; {command}", folder.plain.display());
-        let mut user = as_user(NOBODY, &["sh", "-c", &script]);
-        user.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut user = user.spawn().unwrap();
-        user.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-        fs::rename(folder.below("own"), folder.below("mine")).unwrap();
-        fs::rename(folder.below("roots"), folder.below("own")).unwrap();
-        user.stdin.take().unwrap().write_all(b"\n").unwrap();
-        let ended = user.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&ended.stderr);
-        assert!(!ended.status.success() && said.contains("not permitted"), "{command}: {said}");
+        let said = user_fails(&folder, "[ -e own ]", command, || {
+            fs::rename(folder.below("own"), folder.below("mine")).unwrap();
+            fs::rename(folder.below("roots"), folder.below("own")).unwrap();
+        });
+        assert!(said.contains("not permitted"), "{command}: {said}");
         assert!(folder.below("own").exists(), "{command}");
         assert_eq!(fs::metadata(folder.below("own")).unwrap().uid(), 0, "{command}");
         for name in ["own", "mine"] {
@@ -109,75 +109,14 @@ fn a_sticky_folder_keeps_a_file_that_came_where_a_rename_leads() {
         fs::write(folder.at(name), name).unwrap();
         chown(folder.at(name), owner, None).unwrap();
     }
-    let rename = "import os; os.stat('own'); print(os.path.exists('target'), flush=True); input(); \
-                  os.rename('own', 'target')";
-    let mut user = as_user(NOBODY, &["/usr/bin/python3", "-c", rename]);
-    user.current_dir(&folder.plain);
-    user.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut user = user.spawn().unwrap();
-    let mut said = [0; 6];
-    user.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
-    assert_eq!(&said, b"False\n");
-    fs::rename(folder.below("roots"), folder.below("target")).unwrap();
-    user.stdin.take().unwrap().write_all(b"\n").unwrap();
-    let ended = user.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&ended.stderr);
-    assert!(!ended.status.success() && said.contains("not permitted"), "{said}");
+    let rename = "/usr/bin/python3 -c \"import os; os.rename('own', 'target')\"";
+    let said = user_fails(&folder, "[ ! -e target ]", rename, || {
+        fs::rename(folder.below("roots"), folder.below("target")).unwrap();
+    });
+    assert!(said.contains("not permitted"), "{said}");
     assert_eq!(fs::metadata(folder.below("target")).unwrap().uid(), 0);
     assert_eq!(fs::read(folder.at("own")).unwrap(), b"own");
     mount.unmount();
-}
-
-#[test]
-fn what_another_mount_wrote_is_appended_to_and_read_by_the_next_open() {
-    if unable("what_another_mount_wrote_is_appended_to_and_read_by_the_next_open") {
-        return;
-    }
-    let folder = Folder::new();
-    fs::create_dir(folder.below("sub")).unwrap();
-    let mut inner = Folder::new();
-    inner.lower = folder.below("sub");
-    let (mount, other) = (folder.mount(""), inner.mount(""));
-    let (one, two) = (folder.at("sub/file"), inner.at("file"));
-    // The kernel tells a mount of a closed file a moment later, and its lock lasts until then.
-    let open = |path: &Path, append: bool| {
-        let mut how = File::options();
-        how.read(!append).append(append).create(append);
-        let mut opened = how.open(path);
-        wait_until("the other mount lets go", PATIENCE, || {
-            let is_busy = opened.as_ref().is_err_and(|e| e.kind() == ErrorKind::ResourceBusy);
-            if is_busy {
-                opened = how.open(path);
-            }
-            !is_busy
-        });
-        opened.unwrap()
-    };
-    let append = |path: &Path, line: &str| open(path, true).write_all(line.as_bytes()).unwrap();
-    let read = |path: &Path| {
-        let mut text = String::new();
-        open(path, false).read_to_string(&mut text).unwrap();
-        text
-    };
-    let mut expected = String::new();
-    for number in 0..10 {
-        for (path, next) in [(&one, &two), (&two, &one)] {
-            // The kernel knows this size for a second.
-            let _ = fs::metadata(next);
-            for path in [path, next] {
-                let line = format!("{number} through {}\n", path.display());
-                append(path, &line);
-                expected += &line;
-            }
-            fs::metadata(next).unwrap();
-            append(path, "more\n");
-            expected += "more\n";
-            assert_eq!(read(next), expected);
-        }
-    }
-    assert_eq!(read(&one), expected);
-    other.unmount_after_errors();
-    mount.unmount_after_errors();
 }
 
 /// A file that grows all the time, which another program writes plainly below.

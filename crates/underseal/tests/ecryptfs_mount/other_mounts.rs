@@ -36,13 +36,42 @@ fn patiently(how: &OpenOptions, path: &Path) -> io::Result<File> {
 }
 
 fn append(path: &Path, line: &str) -> io::Result<()> {
-    patiently(File::options().append(true), path)?.write_all(line.as_bytes())
+    patiently(File::options().append(true).create(true), path)?.write_all(line.as_bytes())
 }
 
 fn read(path: &Path) -> String {
     let mut text = String::new();
     patiently(File::options().read(true), path).unwrap().read_to_string(&mut text).unwrap();
     text
+}
+
+#[test]
+fn what_another_mount_wrote_is_appended_to_and_read_by_the_next_open() {
+    if unable("what_another_mount_wrote_is_appended_to_and_read_by_the_next_open") {
+        return;
+    }
+    let (outer, inner) = outer_and_inner();
+    let (mount, other) = (outer.mount(""), inner.mount(""));
+    let (one, two) = (outer.at("sub/file"), inner.at("file"));
+    let mut expected = String::new();
+    for number in 0..10 {
+        for (path, next) in [(&one, &two), (&two, &one)] {
+            // The kernel knows this size for a second.
+            let _ = fs::metadata(next);
+            for path in [path, next] {
+                let line = format!("{number} through {}\n", path.display());
+                append(path, &line).unwrap();
+                expected += &line;
+            }
+            fs::metadata(next).unwrap();
+            append(path, "more\n").unwrap();
+            expected += "more\n";
+            assert_eq!(read(next), expected);
+        }
+    }
+    assert_eq!(read(&one), expected);
+    other.unmount_after_errors();
+    mount.unmount_after_errors();
 }
 
 #[test]
