@@ -71,7 +71,7 @@ impl Fs {
                 // Open descriptors keep the header that was read before.
                 self.tell(node, "read the header again", &e);
             }
-            are_pages_right = self.kernel.get().is_some_and(|kernel| kernel.forget(node.id, Some(0)).is_ok());
+            are_pages_right = self.drop_pages(node);
         }
         locked(&node.file).cached = if are_pages_right { now } else { CachedPages::Unknown };
         Ok(Some(OpeningTurn { _turn: turn, are_pages_right }))
@@ -83,6 +83,7 @@ impl Fs {
         &self,
         node: &Arc<FileNode>,
         file: &OpenFile,
+        opening: &mut OpeningTurn<'_>,
         patience: Patience,
     ) -> Answer<bool> {
         let now = CachedPages::Of(FileVersion::of(&fstat(file)?));
@@ -96,9 +97,14 @@ impl Fs {
         if patience == Patience::Refuse {
             return Ok(false);
         }
-        let dropped = self.kernel.get().is_some_and(|kernel| kernel.forget(node.id, Some(0)).is_ok());
-        locked(&node.file).cached = if dropped { now } else { CachedPages::Unknown };
+        opening.are_pages_right = self.drop_pages(node);
+        locked(&node.file).cached = if opening.are_pages_right { now } else { CachedPages::Unknown };
         Ok(true)
+    }
+
+    /// Has the kernel drop its pages of a file. Returns false when it does not.
+    fn drop_pages(&self, node: &FileNode) -> bool {
+        self.kernel.get().is_some_and(|kernel| kernel.forget(node.id, Some(0)).is_ok())
     }
 
     /// Drops the kernel's pages of a file that is open for reading, if the lower file has changed:

@@ -194,7 +194,7 @@ impl Fs {
     pub(super) fn unlink(&self, by: &InHeader, name: &[u8], flags: AtFlags) -> Answer<()> {
         let (parent, lower) = (self.nodes.get(by.node)?, self.view.lower_name(name)?);
         let folder = self.nodes.fd(&parent)?;
-        self.become_caller(by, 0)?;
+        self.become_caller(by, 0o022)?;
         let removed = pin(&folder, &lower)?;
         let before = fstat(&removed)?;
         self.nodes.was_found(&before, &parent, &lower)?;
@@ -232,10 +232,10 @@ impl Fs {
         if let Some(other) = other {
             self.nodes.was_found(other, &target, &new)?;
         }
-        let _owner = self.only_as_owner(by, &[(&source_fd, Some(&moved)), (&target_fd, other)])?;
         if let Some(beside) = &beside {
             beside.write()?;
         }
+        let _owner = self.only_as_owner(by, &[(&source_fd, Some(&moved)), (&target_fd, other)])?;
         match renameat_with(&source_fd, &*old, &target_fd, &*new, flags) {
             Err(Errno::NOTEMPTY) if self.sweep(&target_fd, &new) => {
                 renameat_with(&source_fd, &*old, &target_fd, &*new, flags)?;

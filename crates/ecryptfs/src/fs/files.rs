@@ -14,26 +14,27 @@ use crate::file::{FsError, OpenFile};
 impl Fs {
     /// Returns a node's open file, or opens its lower file, for a call by the file's name.
     pub(super) fn open_file(&self, node: &Arc<FileNode>, write: bool) -> Answer<Arc<OpenFile>> {
-        let file = self.open_lower(node, write)?;
-        // Another file may have taken its place while the lock was waited for.
-        self.nodes.has_its_names(node)?;
-        Ok(file)
-    }
-
-    fn open_lower(&self, node: &Arc<FileNode>, write: bool) -> Answer<Arc<OpenFile>> {
         let fd = self.nodes.fd(node)?;
         let path = proc_path(&fd);
         // A single lock, so no other thread opens it meanwhile.
         let mut slot = locked(&node.file);
-        if let Some(file) = slot.open.upgrade() {
-            if write {
-                file.make_writable(&path).map_err(|e| self.tell(node, "open", &e))?;
+        let file = match slot.open.upgrade() {
+            Some(file) => {
+                if write {
+                    file.make_writable(&path).map_err(|e| self.tell(node, "open", &e))?;
+                }
+                file
             }
-            return Ok(file);
-        }
-        let opened = OpenFile::open(&self.view, &path, write, &slot.closing);
-        let file = Arc::new(opened.map_err(|e| self.tell(node, "open", &e))?);
-        slot.set_open(&file, false);
+            None => {
+                let opened = OpenFile::open(&self.view, &path, write, &slot.closing);
+                let file = Arc::new(opened.map_err(|e| self.tell(node, "open", &e))?);
+                slot.set_open(&file, false);
+                file
+            }
+        };
+        drop(slot);
+        // Another file may have taken its place while the lock was waited for.
+        self.nodes.has_its_names(node)?;
         Ok(file)
     }
 
@@ -47,18 +48,14 @@ impl Fs {
         patience: Patience,
     ) -> Answer<Option<(u64, u32)>> {
         let node = self.nodes.get(node)?;
-        let Some(opening) = self.begin_opening(&node, patience)? else { return Ok(None) };
+        let Some(mut opening) = self.begin_opening(&node, patience)? else { return Ok(None) };
         let flags = OFlags::from_bits_retain(flags);
         let write = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
-        let file = self.open_lower(&node, write)?;
-        // The two look at once: the kernel comes back only once.
-        let names = self.nodes.has_its_names(&node);
-        let size = match flags.contains(OFlags::TRUNC) {
-            true => Ok(true),
-            false => self.tell_size(&node, &file, write, patience),
-        };
-        names?;
-        if !size? || !self.refresh_locked(&node, &file, patience)? {
+        let file = self.open_file(&node, write)?;
+        // The file is locked now. Pages go before the kernel's end moves beyond them.
+        let is_known = self.refresh_locked(&node, &file, &mut opening, patience)?
+            && (flags.contains(OFlags::TRUNC) || self.tell_size(&node, &file, write, patience)?);
+        if !is_known {
             return Ok(None);
         }
         if write {

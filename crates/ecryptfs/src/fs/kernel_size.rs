@@ -107,7 +107,7 @@ impl Fs {
                 return Ok(false);
             }
             drop(slot);
-            if self.store_end(node, file, size)? {
+            if self.store_end(node, file, size) {
                 locked(&node.file).end.told = Some(size);
                 return Ok(true);
             }
@@ -124,12 +124,11 @@ impl Fs {
     }
 
     /// Moves the kernel's end of a file to `size`, which is not 0, if it lies before. Returns false
-    /// when the file ends before, or the kernel does not take it.
-    fn store_end(&self, node: &FileNode, file: &OpenFile, size: u64) -> Answer<bool> {
-        let Some(kernel) = self.kernel.get() else { return Ok(false) };
+    /// when the file's last byte cannot be read, or the kernel does not take it.
+    fn store_end(&self, node: &FileNode, file: &OpenFile, size: u64) -> bool {
         let mut scratch = [0; 3 * EXTENT];
-        let last = file.read(size - 1, 1, &mut scratch).map_err(|e| self.tell(node, "read", &e))?;
-        let Some(&byte) = scratch[last].first() else { return Ok(false) };
-        Ok(kernel.store(node.id, size - 1, byte).is_ok())
+        let last = file.read(size - 1, 1, &mut scratch).ok().and_then(|last| scratch[last].first().copied());
+        let Some((kernel, byte)) = self.kernel.get().zip(last) else { return false };
+        kernel.store(node.id, size - 1, byte).is_ok()
     }
 }
