@@ -360,6 +360,7 @@ fn luks_volume(
         header =
             reencryption::mended(header, on, &key, (place, &data)).map_err(|e| e.within(name.display()))?;
     }
+    let key = header.known_key(key);
     let layer = header.integrity_layer().map_err(|e| e.in_file(name))?;
     let layer = layer.map(|layer| integrity::open(device, &layer, args.integrity, access.read_only));
     let layer = layer.transpose().map_err(|e| e.within(args.image.display()))?;

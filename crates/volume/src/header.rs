@@ -119,6 +119,16 @@ impl Header {
         }
     }
 
+    /// Returns the key of a volume whose reencryption has ended since it was unlocked, without the
+    /// key of before; every other key as it is.
+    #[must_use]
+    pub fn known_key(&self, key: VolumeKey) -> VolumeKey {
+        match self {
+            Self::Luks1(_) => key,
+            Self::Luks2(header) => key.known_to(|digest| header.metadata().digests.contains_key(&digest)),
+        }
+    }
+
     /// Returns the digest for a later check of the same key, without the header.
     ///
     /// # Errors

@@ -63,6 +63,14 @@ impl VolumeKey {
         self
     }
 
+    /// Returns the key without one whose digest the header no longer has.
+    pub(crate) fn known_to(self, has_digest: impl Fn(u32) -> bool) -> Self {
+        match self.other {
+            Some((digest, key)) if !has_digest(self.digest) => Self::new(key, digest),
+            other => Self { other: other.filter(|(digest, _)| has_digest(*digest)), ..self },
+        }
+    }
+
     /// Returns the key of a digest, if it is present.
     pub(crate) fn of(&self, digest: u32) -> Option<&Key> {
         let other = self.other.as_ref().filter(|(number, _)| *number == digest).map(|(_, key)| key);

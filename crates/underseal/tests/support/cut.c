@@ -1,6 +1,5 @@
-/* cut AT CALL... -- PROGRAM ARGUMENTS...: runs a program, and kills it as it enters one of these calls for the time with number AT,
- * whichever of its threads and processes does; each call is counted by itself. AT 0 kills nothing; stderr's last line is the number of all
- * of these calls then.
+/* cut AT CALL... -- PROGRAM ARGUMENTS...: runs a program, and kills it as it enters any of these calls for the time with number AT,
+ * whichever of its threads and processes does; the calls are counted together. AT 0 kills nothing; stderr's last line is their number then.
  *
  * strace does so too, but stops the program at each call of any kind, which takes ten times as long: its filter (--seccomp-bpf) is not for
  * signals. Here a filter in the program stops it at these calls alone. */
@@ -32,13 +31,13 @@ static void add(unsigned short code, unsigned k, unsigned char yes, unsigned cha
 }
 
 int main(int argc, char **argv) {
-    int at = argc > 1 ? atoi(argv[1]) : 0, word = 2, count = 0, counts[sizeof CALLS / sizeof *CALLS] = {0}, status = 0, result = 0, pipes[2];
+    int at = argc > 1 ? atoi(argv[1]) : 0, word = 2, count = 0, status = 0, result = 0, pipes[2];
     add(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr), 0, 0);
     for (; word < argc && strcmp(argv[word], "--"); word++)
         for (unsigned i = 0; i < sizeof CALLS / sizeof *CALLS; i++)
             if (!strcmp(argv[word], CALLS[i].name)) {
                 add(BPF_JMP | BPF_JEQ | BPF_K, CALLS[i].number, 0, 1);
-                add(BPF_RET | BPF_K, SECCOMP_RET_TRACE | i, 0, 0);
+                add(BPF_RET | BPF_K, SECCOMP_RET_TRACE, 0, 0);
             }
     add(BPF_RET | BPF_K, SECCOMP_RET_ALLOW, 0, 0);
     if (program.len != 2 * (word - 2) + 2 || word + 1 >= argc) {
@@ -69,11 +68,7 @@ int main(int argc, char **argv) {
             continue;
         }
         int event = status >> 16;
-        unsigned long call = 0;
-        if (event == PTRACE_EVENT_SECCOMP && !ptrace(PTRACE_GETEVENTMSG, pid, 0, &call)) {
-            count++;
-            if (++counts[call] == at) kill(pid, SIGKILL);
-        }
+        if (event == PTRACE_EVENT_SECCOMP && ++count == at) kill(pid, SIGKILL);
         /* A thread that was killed meanwhile is gone. */
         if (ptrace(PTRACE_CONT, pid, 0, event ? 0 : WSTOPSIG(status)) < 0 && errno != ESRCH) CHECK(-1);
     }

@@ -15,8 +15,8 @@ impl Cutter {
         Self(scratch)
     }
 
-    /// Runs a program, which is killed as it enters one of these calls for the time with number
-    /// `at`. Each call is counted by itself.
+    /// Runs a program, which is killed as it enters any of these calls for the time with number
+    /// `at`.
     pub(crate) fn kill_at(&self, at: u32, calls: &[&str], program: &Command) -> Output {
         let mut command = tool(self.0.path("cut").to_str().unwrap());
         command.arg(at.to_string()).args(calls).arg("--");
