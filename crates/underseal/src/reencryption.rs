@@ -431,22 +431,33 @@ pub(crate) fn held(
     Ok(now)
 }
 
+/// Refuses to write to a volume that is decrypted wholly while its header still has the decryption:
+/// cryptsetup would take the decryption for one that has not begun, and decrypt the plaintext.
+pub(crate) fn is_not_all_decrypted(header: &Header) -> Result<()> {
+    match status_of(header)? {
+        Some(Status { mode: reencrypt::Mode::Decrypt, stage: Stage::Final, .. }) => {
+            let what = "all of the volume is decrypted, and the decryption has not ended";
+            let remedy = "end it with `underseal reencrypt --resume-only`, or open it --read-only";
+            Err(Error::new(Exit::Failed, what).with_remedy(remedy))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Recovers an interrupted step before the volume is used, and ends a reencryption that is
 /// complete: cryptsetup would take it for one that has not begun. Returns the header as it is then.
 /// After an error the volume is unchanged.
-/// Why it cannot be made good; the volume is as it was then.
 pub(crate) fn mended(
     header: Header,
     on: &(dyn Target + Sync),
     key: &VolumeKey,
     (place, data): (&Place, &Bytes),
 ) -> Result<Header> {
-    let ends = |status: &Status| status.stage == Stage::Final && status.mode != reencrypt::Mode::Decrypt;
-    let Some(status) = status_of(&header)?.filter(|status| status.stage == Stage::Hot || ends(status)) else {
+    let Some(status) = status_of(&header)?.filter(|status| status.stage != Stage::Clean) else {
         return Ok(header);
     };
     let mut ledger = place.resume(on, key, size(data)?, None)?;
-    if ends(&status) {
+    if status.stage == Stage::Final {
         log::warn!(
             "all of the volume was reencrypted, and the reencryption had not ended: it is ended first"
         );

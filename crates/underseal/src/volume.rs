@@ -357,6 +357,7 @@ fn luks_volume(
     header = reencryption::held(header, on, &key, place).map_err(|e| e.within(name.display()))?;
     header.hold_to(&args.trust.pinned()).map_err(|e| e.in_file(name))?;
     if !access.read_only {
+        reencryption::is_not_all_decrypted(&header).map_err(|e| e.within(name.display()))?;
         header =
             reencryption::mended(header, on, &key, (place, &data)).map_err(|e| e.within(name.display()))?;
     }

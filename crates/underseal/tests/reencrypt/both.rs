@@ -6,8 +6,10 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
+use crate::control::operator::Ran;
 use crate::support::cutter::Cutter;
 use crate::support::scratch::{assert_same, put_back};
+use crate::support::volume::underseal;
 
 /// Lets a program run for a while, and ends it.
 fn interrupt(mut command: std::process::Command, after: Duration, signal: Signal) {
@@ -243,4 +245,37 @@ fn a_decryption_in_small_steps_is_finished_by_cryptsetup() {
         let now = std::fs::read(&volume.image).unwrap();
         assert_same(&now[..plain.len()], &plain, &format!("cut at sync {number} of {syncs}"));
     }
+}
+
+#[test]
+fn a_decryption_that_cryptsetup_has_not_ended_is_not_written_to_and_ended_by_repair() {
+    let scratch = Scratch::new();
+    let (volume, plain) = filled_to(&scratch, "a_decryption_that_cryptsetup_has_not_ended", 8, &[]);
+    let header = scratch.path("header");
+    let apart = format!("--header {}", text(&header));
+    let begin = format!("reencrypt --decrypt --force-offline-reencrypt {apart}");
+    let detached = volume.clone().with(["--header", text(&header)]);
+    let before = std::fs::read(&volume.image).unwrap();
+    let (cutter, program, mut refused) = (Cutter::new(), cryptsetup(&volume, &begin), 0);
+    let syncs = syncs(&cutter, &program);
+    for number in syncs - 10..=syncs - 4 {
+        put_back(&volume.image, &before);
+        let _ = std::fs::remove_file(&header);
+        cutter.kill_at(number, &SYNCS, &program);
+        let at = format!("cut at sync {number} of {syncs}");
+        let opened = Ran::from(crate::support::output(&mut detached.command("write").stdin(Stdio::null())));
+        if opened.err.contains("has not ended") {
+            refused += 1;
+            assert_same(&detached.read(0, plain.len()), &plain, &at);
+            let mut repair = underseal();
+            repair.args(["header", "repair"]).arg(&volume.image).args(&detached.options);
+            run(repair.arg("--passphrase-file").arg(&volume.passphrase));
+        }
+        for words in ["repair", "reencrypt --resume-only --force-offline-reencrypt"] {
+            let mut theirs = cryptsetup(&volume, &format!("{words} {apart}"));
+            crate::support::output(theirs.stdin(Stdio::null()));
+        }
+        assert_same(&std::fs::read(&volume.image).unwrap()[..plain.len()], &plain, &at);
+    }
+    assert!(refused > 1, "{refused}");
 }

@@ -27,7 +27,7 @@ use super::serve::{Last, Stoppers, Watch, until_stopped};
 use super::servers::Servers;
 use super::{control, old_server, sandbox};
 use crate::cli::ServeArgs;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory;
 use crate::reencryption::Keys;
 use crate::reencryption::online::OnlineReencryption;
@@ -227,9 +227,10 @@ fn reencrypter(
     };
     let resumed = match (key, rate) {
         (Some(key), Some(rate)) => Some((key, rate)),
+        // A service that resumes one stays up when it has ended.
         (None, Some(_)) => {
-            let error = Error::usage("no reencryption of this volume is under way");
-            return Err(error.with_remedy("`underseal reencrypt` begins one, also when the volume is open"));
+            log::warn!("no reencryption of this volume is under way");
+            None
         }
         (_, None) => None,
     };
