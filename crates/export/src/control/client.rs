@@ -1,7 +1,7 @@
 //! The client's end of a control socket.
 
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -59,13 +59,17 @@ impl Client {
             let context = format!("{}: its server is user {}'s", path.display(), peer.uid.as_raw());
             return Err(Error::new(ErrorKind::Forbidden, context));
         }
-        let server = pidfd_open(peer.pid, PidfdFlags::empty()).ok();
+        let server = match peer_pidfd(&stream) {
+            // Before Linux 6.5. Another process may have the number by now.
+            Err(Errno::NOPROTOOPT) => pidfd_open(peer.pid, PidfdFlags::empty()),
+            process => process,
+        };
         Ok(Self {
             socket: Socket::new(stream),
             ahead: Vec::new(),
             user: peer.uid,
             pid: peer.pid.as_raw_pid(),
-            server,
+            server: server.ok(),
         })
     }
 
@@ -188,4 +192,20 @@ fn failed(e: io::Error) -> Error {
         _ => return e.into(),
     }
     .with_source(e)
+}
+
+/// Returns the process that listens at the other end, even where its number is another one's by
+/// now. Fails with `NOPROTOOPT` before Linux 6.5, with another error when the process has ended.
+#[expect(unsafe_code, reason = "a socket option that rustix does not offer")]
+fn peer_pidfd(stream: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    let mut fd: libc::c_int = -1;
+    let mut len = libc::socklen_t::try_from(size_of_val(&fd)).expect("an int is short");
+    let (fd_at, len_at) = ((&raw mut fd).cast(), &raw mut len);
+    // SAFETY: the kernel writes one descriptor number of `len` bytes.
+    match unsafe { libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERPIDFD, fd_at, len_at) }
+    {
+        // SAFETY: the descriptor is new, and belongs to nobody else.
+        0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
 }

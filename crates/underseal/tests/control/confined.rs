@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -16,10 +16,11 @@ use underseal_export::net::Socket;
 
 use crate::control::operator::{Operator, Ran};
 use crate::control::upgrade::alone;
+use crate::support::mounts::skip;
 use crate::support::nbd::Client;
-use crate::support::tool;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::{Volume, text, underseal};
+use crate::support::{run, tool};
 
 /// A program with the mark: servers set that limit in their sandbox, and every process can.
 fn marked(program: &str) -> Command {
@@ -109,8 +110,9 @@ impl Confined {
         let line = Line::new(Socket::from(OwnedFd::from(client)));
         assert_eq!(line.receive::<Asking>(until).unwrap().message, Asking::Begin);
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        line.send(&Given::Offer(Box::new(offer)), &fds, &[key], until).unwrap();
-        line.receive::<Asking>(until).is_ok_and(|heard| heard.message == Asking::Ready)
+        // The other process may refuse before it has read all.
+        let sent = line.send(&Given::Offer(Box::new(offer)), &fds, &[key], until);
+        sent.is_ok() && line.receive::<Asking>(until).is_ok_and(|heard| heard.message == Asking::Ready)
     }
 }
 
@@ -170,6 +172,10 @@ fn an_upgrade_believes_no_sandboxed_server_that_it_had_none_nor_any_log_file() {
         fds
     };
     let not_for_logs = with_victim(File::options().read(true).write(true).open(&victim).unwrap());
+    let name_of = |file: &Path| File::options().read(true).custom_flags(libc::O_PATH).open(file).unwrap();
+    let names_victim = with_victim(name_of(&victim));
+    let mut names_image: Vec<_> = fds.iter().map(|fd| fd.try_clone().unwrap()).collect();
+    names_image[0] = name_of(&operator.scratch.path("image")).into();
     for (more, fds, why) in [
         (&["--no-sandbox"][..], &fds, "that is not believed"),
         (&["--log-file", text(&new)], &fds, "is not the log file that the server has open"),
@@ -179,6 +185,9 @@ fn an_upgrade_believes_no_sandboxed_server_that_it_had_none_nor_any_log_file() {
         (&["--log-file", text(&victim)], &as_victim, "is not the log file that the server has open"),
         (&["--pid-file", text(&victim)], &fds, "does not hold the number of the server"),
         (&["--header", text(&victim)], &fds, "is not the header that the server has open"),
+        // A descriptor that only names a file.
+        (&["--header", text(&victim)], &names_victim, "is not the header that the server has open"),
+        (&["--log-file", text(&log), "--no-lock"], &names_image, "does not have the image open"),
         (&["--tls-certificates", "/etc/ssl"], &fds, "does not understand"),
     ] {
         let (ready, ran) = upgraded(more, fds);
@@ -195,6 +204,46 @@ fn an_upgrade_believes_no_sandboxed_server_that_it_had_none_nor_any_log_file() {
         let (ready, ran) = upgraded(more, &fds);
         assert!(ready, "{more:?}: {ran:?}");
     }
+    drop((confined, fds));
+    server.stop();
+}
+
+/// The process that listened is dead, and a process that is in no sandbox has its number.
+#[test]
+fn an_upgrade_takes_no_process_for_the_server_because_of_its_number() {
+    if let Err(e) = File::options().write(true).open("/proc/sys/kernel/ns_last_pid") {
+        return skip("an upgrade from a reused process number", &e.to_string());
+    }
+    let operator = Operator::new();
+    let (_, server) = operator.open(&["--hand-over"]);
+    let (mut offer, fds, key) = true_offer(&operator);
+    offer.origin.arguments.push("--no-sandbox".into());
+    let mut confined = Confined::at(&operator.directory().join("evil.sock"));
+    confined.process.kill().unwrap();
+    let dead = confined.process.id();
+    confined.process.wait().unwrap();
+    let script = "import os, sys, time\n\
+        while True:\n \
+          open('/proc/sys/kernel/ns_last_pid', 'w').write(str(int(sys.argv[1]) - 1))\n \
+          child = os.fork()\n \
+          if child == 0: time.sleep(600 if os.getpid() == int(sys.argv[1]) else 0); os._exit(0)\n \
+          if child == int(sys.argv[1]): print(flush=True); os.wait(); break\n \
+          os.wait()";
+    let mut again = tool("python3");
+    let mut again = again.args(["-c", script, &dead.to_string()]).stdout(Stdio::piped()).spawn().unwrap();
+    BufReader::new(again.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+    assert!(Path::new(&format!("/proc/{dead}")).exists());
+    let (ready, ran) = thread::scope(|scope| {
+        let offers = scope.spawn(|| confined.offers(offer, &fds, &key));
+        let mut command = underseal();
+        command.args(["upgrade", "evil"]).env("UNDERSEAL_RUNTIME_DIR", operator.directory());
+        let ran = Ran::from(command.output().unwrap());
+        (offers.join().unwrap(), ran)
+    });
+    run(tool("kill").arg(dead.to_string()));
+    again.wait().unwrap();
+    assert!(!ready && ran.code == Some(1), "the process would have taken it: {ran:?}");
+    assert!(ran.err.contains("that is not believed"), "{ran:?}");
     drop((confined, fds));
     server.stop();
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FileType, fstat, stat};
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, stat};
 use underseal_cipher::Key;
 use underseal_datapath::Policy;
 use underseal_device::{FileDevice, OpenOptions};
@@ -137,7 +137,7 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
         return Err(nonsense());
     }
     if let Some(header) = args.volume.header.as_ref().filter(|_| confined) {
-        is_among(header, &fds)?;
+        is_among(header, &fds, read_only)?;
     }
     // The new server will be a daemon.
     args.serve.daemon = true;
@@ -165,6 +165,10 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
     // The volume.
     if fds.is_empty() || !matches!(opened.format, Format::Luks1 | Format::Luks2 | Format::Plain) {
         return Err(nonsense());
+    }
+    if !is_open(&fds[0], read_only) {
+        let what = format!("{}: the server does not have the image open", args.volume.image.display());
+        return Err(Error::new(Exit::Failed, what).with_remedy(INSTEAD));
     }
     marker::refuse_unfinished(&args.volume.image)?;
     let options = OpenOptions { read_only, ..args.volume.lower.options(read_only) };
@@ -323,15 +327,27 @@ fn offered(line: &Line) -> Result<(Offer, Vec<OwnedFd>, u64)> {
 
 /// Refuses a header that a sandboxed server has not opened: this process could read any file. Fails
 /// with `Failed` when none of the descriptors is of the file at the path.
-fn is_among(header: &Path, fds: &[OwnedFd]) -> Result<()> {
+fn is_among(header: &Path, fds: &[OwnedFd], read_only: bool) -> Result<()> {
     let there = stat(header).map_err(|e| Error::io(header, "cannot be looked at", e))?;
     let same =
         |fd: &OwnedFd| fstat(fd).is_ok_and(|of| (of.st_dev, of.st_ino) == (there.st_dev, there.st_ino));
-    if fds.iter().any(same) {
+    if fds.iter().any(|fd| same(fd) && is_open(fd, read_only)) {
         return Ok(());
     }
     let what = format!("{}: that is not the header that the server has open", header.display());
     Err(Error::new(Exit::Failed, what).with_remedy(INSTEAD))
+}
+
+/// Returns true when a descriptor is of a file or block device, open for all that this process will
+/// do with it. The kernel gives code in a sandbox descriptors that only name a file (O_PATH) of any
+/// file, and descriptors for reading of more files than the image.
+fn is_open(fd: &OwnedFd, read_only: bool) -> bool {
+    let (Ok(flags), Ok(about)) = (fcntl_getfl(fd), fstat(fd)) else { return false };
+    let kind = FileType::from_raw_mode(about.st_mode);
+    let access = flags & OFlags::RWMODE;
+    !flags.contains(OFlags::PATH)
+        && (access == OFlags::RDWR || read_only && access == OFlags::RDONLY)
+        && matches!(kind, FileType::RegularFile | FileType::BlockDevice)
 }
 
 /// Takes the descriptor of the old server's log file from those of its offer: the last one, if it

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use underseal_device::FileDevice;
+use underseal_device::{Device, FileDevice};
 use underseal_export::control::{OldServer, Origin, ServerExports};
 
 use super::control::Sides;
@@ -64,7 +64,10 @@ pub(super) fn of(
     let header = header.and_then(|path| std::path::absolute(path).ok());
     let locked = image.clone();
     let apart = move || {
-        let header = header.as_ref().and_then(|path| File::open(path).ok()).map(OwnedFd::from);
+        // Open as the image is: the new server believes no descriptor that permits less.
+        let writes = !locked.geometry().read_only;
+        let opened = |path: &PathBuf| File::options().read(true).write(writes).open(path).ok();
+        let header = header.as_ref().and_then(opened).map(OwnedFd::from);
         // The file below a loop device, with its lock.
         let below = locked.kept_open().and_then(|file| file.try_clone().ok()).map(OwnedFd::from);
         header.into_iter().chain(below).chain(logging::open_file()).collect()
