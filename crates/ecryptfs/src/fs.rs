@@ -57,6 +57,7 @@ pub mod script;
 mod sizes;
 mod slow;
 mod threads;
+mod times;
 mod xattrs;
 
 use std::os::fd::OwnedFd;

@@ -11,6 +11,7 @@ use underseal_fuse::wire::{RequestArgs, set};
 
 use super::cached::Patience;
 use super::nodes::{FileNode, FileVersion};
+use super::times::show_next_change;
 use super::{Answer, Fs, locked, proc_path};
 use crate::file::{self, IsOver};
 
@@ -146,12 +147,13 @@ impl Fs {
             Some((then, size)) if then == look => Ok(size),
             _ => {
                 drop(slot);
+                let lower = self.nodes.fd(node)?;
                 let size = match self.nodes.recall_size(node, look) {
                     Some(size) => size,
-                    None => file::size_of(&self.view, &proc_path(self.nodes.fd(node)?), stat),
+                    None => file::size_of(&self.view, &proc_path(&lower), stat),
                 };
                 slot = locked(&node.file);
-                slot.size = Some((look, size));
+                slot.size = show_next_change(&lower, stat).then_some((look, size));
                 Ok(size)
             }
         }

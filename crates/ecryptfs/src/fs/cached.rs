@@ -14,6 +14,7 @@ use std::sync::{Arc, MutexGuard, TryLockError};
 use rustix::fs::fstat;
 
 use super::nodes::{FileNode, FileVersion};
+use super::times::show_next_change;
 use super::{Answer, Fs, locked};
 use crate::file::OpenFile;
 
@@ -24,6 +25,7 @@ pub(super) enum CachedPages {
     #[default]
     None,
     Of(FileVersion),
+    /// Pages of an unknown version, or of one whose times may not show the next change.
     Unknown,
 }
 
@@ -60,7 +62,9 @@ impl Fs {
         if open.as_ref().is_some_and(|file| file.is_writable()) {
             return Ok(Some(OpeningTurn { _turn: turn, are_pages_right: true }));
         }
-        let now = CachedPages::Of(FileVersion::of(&fstat(self.nodes.fd(node)?)?));
+        let lower = self.nodes.fd(node)?;
+        let look = fstat(&lower)?;
+        let now = CachedPages::Of(FileVersion::of(&look));
         let before = locked(&node.file).cached;
         let mut are_pages_right = before == CachedPages::None || before == now;
         if !are_pages_right {
@@ -73,7 +77,8 @@ impl Fs {
             }
             are_pages_right = self.drop_pages(node);
         }
-        locked(&node.file).cached = if are_pages_right { now } else { CachedPages::Unknown };
+        let is_known = are_pages_right && show_next_change(&lower, &look);
+        locked(&node.file).cached = if is_known { now } else { CachedPages::Unknown };
         Ok(Some(OpeningTurn { _turn: turn, are_pages_right }))
     }
 
@@ -86,7 +91,8 @@ impl Fs {
         opening: &mut OpeningTurn<'_>,
         patience: Patience,
     ) -> Answer<bool> {
-        let now = CachedPages::Of(FileVersion::of(&fstat(file)?));
+        let look = fstat(file)?;
+        let now = CachedPages::Of(FileVersion::of(&look));
         let is_right = {
             let slot = locked(&node.file);
             slot.cached == now || slot.follows_kernel()
@@ -98,7 +104,8 @@ impl Fs {
             return Ok(false);
         }
         opening.are_pages_right = self.drop_pages(node);
-        locked(&node.file).cached = if opening.are_pages_right { now } else { CachedPages::Unknown };
+        let is_known = opening.are_pages_right && show_next_change(file, &look);
+        locked(&node.file).cached = if is_known { now } else { CachedPages::Unknown };
         Ok(true)
     }
 

@@ -8,6 +8,7 @@ use underseal_fuse::wire::{Body, open_flag};
 
 use super::cached::{CachedPages, Patience};
 use super::nodes::{FileNode, FileVersion};
+use super::times::show_next_change;
 use super::{Answer, Fs, locked, proc_path};
 use crate::file::{FsError, OpenFile};
 
@@ -84,14 +85,16 @@ impl Fs {
     pub(super) fn release(&self, node: u64, handle: u64) {
         if let (Ok(node), Ok(file)) = (self.nodes.get(node), self.handles.file(handle)) {
             let mut slot = locked(&node.file);
-            let settled = file.settled_size().map(|(stat, size)| (FileVersion::of(&stat), size));
+            let now = file.settled_size();
+            let settled = now.filter(|(look, _)| show_next_change(file.file(), look));
+            let settled = settled.map(|(look, size)| (FileVersion::of(&look), size));
             let pages = settled.map_or(CachedPages::Unknown, |(look, _)| CachedPages::Of(look));
             if file.is_writable() {
                 slot.cached = if file.is_plain() { CachedPages::Unknown } else { pages };
             }
             slot.size = if slot.cached == pages { settled } else { None };
             if file.is_writable() {
-                slot.end.is(settled.map(|(_, size)| size));
+                slot.end.is(now.map(|(_, size)| size));
             }
         }
         self.handles.close(handle);

@@ -13,6 +13,7 @@ use rustix::fs::{XattrFlags, fsetxattr, ftruncate};
 
 use crate::ecryptfs_mount::mounted::{Folder, unable};
 use crate::ecryptfs_mount::users::unable_as_root;
+use crate::support::mounts::Mount;
 
 /// A folder, and another one that mounts what is in its folder `sub`.
 fn outer_and_inner() -> (Folder, Folder) {
@@ -72,6 +73,32 @@ fn what_another_mount_wrote_is_appended_to_and_read_by_the_next_open() {
     assert_eq!(read(&one), expected);
     other.unmount_after_errors();
     mount.unmount_after_errors();
+}
+
+/// Its times tick every few milliseconds, so two writers of a round leave the same ones.
+#[test]
+fn what_another_mount_wrote_within_a_tick_of_the_lower_times_is_read() {
+    if unable_as_root("what_another_mount_wrote_within_a_tick_of_the_lower_times_is_read") {
+        return;
+    }
+    let (outer, inner) = outer_and_inner();
+    let coarse = Mount::new(Path::new("none"), &outer.below("sub"), &["-t", "ramfs"]);
+    let (mount, other) = (outer.mount(""), inner.mount(""));
+    let (one, two) = (outer.at("sub/file"), inner.at("file"));
+    let write = |path: &Path, text: &str| {
+        let file = patiently(File::options().write(true).create(true), path).unwrap();
+        file.write_all_at(text.as_bytes(), 0).unwrap();
+    };
+    for number in 10..40 {
+        write(&one, &format!("{number} of one"));
+        read(&one);
+        let text = format!("{number} of two");
+        write(&two, &text);
+        assert_eq!(read(&one), text);
+    }
+    other.unmount_after_errors();
+    mount.unmount_after_errors();
+    drop(coarse);
 }
 
 #[test]
