@@ -7,8 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, getxattr,
-    listxattr, setxattr, statat, utimensat,
+    AtFlags, CWD, FileType, Gid, Mode, StatVfsMountFlags, Timespec, Timestamps, Uid, XattrFlags, chmodat,
+    chownat, fstatvfs, getxattr, listxattr, setxattr, statat, utimensat,
 };
 use rustix::io::Errno;
 
@@ -35,6 +35,12 @@ pub struct TreeAttributes {
     pub xattrs: Vec<(CString, Vec<u8>)>,
 }
 
+/// Set-user-ID and set-group-ID.
+const SET_ID: u32 = 0o6000;
+
+/// The xattr that gives a program capabilities.
+const CAPABILITY: &CStr = c"security.capability";
+
 /// Linux's limits for the list of names and for a value.
 const MOST: usize = 65536;
 
@@ -44,6 +50,38 @@ impl TreeAttributes {
     /// Fails with `Io`.
     pub(super) fn of(entry: &PinnedEntry) -> Result<Self> {
         Self::with(entry, entry.about())
+    }
+
+    /// Returns an entry's attributes for its copy in another tree, without the privileges that the
+    /// entry's mount denies: a user's FUSE file system shows whatever owner, mode and device he
+    /// likes, and the copy would have them.
+    ///
+    /// Fails with `Io`, for a device also where the mount denies devices.
+    pub(super) fn to_copy(entry: &PinnedEntry) -> Result<Self> {
+        let mut attributes = Self::of(entry)?;
+        let kind = FileType::from_raw_mode(attributes.mode);
+        let is_privileged = attributes.mode & SET_ID != 0
+            || attributes.xattrs.iter().any(|(name, _)| &**name == CAPABILITY)
+            || matches!(kind, FileType::BlockDevice | FileType::CharacterDevice);
+        // A symlink and a folder give nobody a privilege.
+        if !is_privileged || matches!(kind, FileType::Symlink | FileType::Directory) {
+            return Ok(attributes);
+        }
+        let mount = fstatvfs(entry);
+        let mount = mount.map_err(|e| Error::io(entry.path(), "its mount cannot be looked at", e))?.f_flag;
+        if mount.contains(StatVfsMountFlags::NODEV) && kind != FileType::RegularFile {
+            let what = "a device is not copied from a mount without devices (nodev)";
+            return Err(Error::io(entry.path(), what, Errno::PERM));
+        }
+        if mount.contains(StatVfsMountFlags::NOSUID) {
+            log::warn!(
+                "{}: copied without privileges, which its mount denies (nosuid)",
+                entry.path().display()
+            );
+            attributes.mode &= !SET_ID;
+            attributes.xattrs.retain(|(name, _)| &**name != CAPABILITY);
+        }
+        Ok(attributes)
     }
 
     /// Returns an entry's attributes with those that `stat` has returned since.

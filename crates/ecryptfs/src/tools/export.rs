@@ -53,7 +53,7 @@ impl Visit for Run<'_> {
         keys: &mut TreeKeys,
         watch: &mut dyn ProgressWatch,
     ) -> Result<()> {
-        let attributes = TreeAttributes::of(found.entry)?;
+        let attributes = TreeAttributes::to_copy(found.entry)?;
         let to_lower = |e: Error| e.in_file(found.lower);
         match found.kind {
             EntryKind::Folder if self.sink.is_target(found.entry.inode()) => {

@@ -111,13 +111,13 @@ impl Run<'_> {
                 return Ok(());
             }
             EntryKind::Symlink => {
-                let (target, attributes) = (plain.target()?, TreeAttributes::of(plain)?);
+                let (target, attributes) = (plain.target()?, TreeAttributes::to_copy(plain)?);
                 self.alike.look(self.how, &target, plain.path(), self.watch);
                 self.how
                     .make_symlink(folder, name, &target, &attributes)
                     .map_err(|e| e.in_file(plain.path()))?;
             }
-            EntryKind::Special => TreeAttributes::of(plain)?.make_special(folder, name)?,
+            EntryKind::Special => TreeAttributes::to_copy(plain)?.make_special(folder, name)?,
             EntryKind::File => {
                 if let Some(first) = self.linked.copy_of(plain) {
                     folder.link(&self.root.beneath(&first)?, name)?;
@@ -133,7 +133,7 @@ impl Run<'_> {
     }
 
     fn file(&mut self, plain: &PinnedEntry, folder: &TreeFolder, name: &[u8]) -> Result<()> {
-        let attributes = TreeAttributes::of(plain)?;
+        let attributes = TreeAttributes::to_copy(plain)?;
         let size = self.how.make_file(folder, name, &attributes, &mut plain.open(false)?, self.watch)?;
         self.summary.files += 1;
         self.summary.bytes += size;

@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 
-use crate::ecryptfs_tools::{assert_done, ecryptfs};
-use crate::support::mounts::skip;
+use crate::ecryptfs_tools::{assert_done, assert_refused, ecryptfs};
+use crate::support::mounts::{Mount, skip};
 use crate::support::volume::underseal;
 use crate::support::{Scratch, run, tool};
 
 const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";
+const CAPABILITY: &str = "security.capability";
 
 /// A list as in an xattr: the owner, the user with this number, the group, the mask, others.
 fn list(user: u32, permissions: u16) -> Vec<u8> {
@@ -141,4 +142,55 @@ fn a_converted_file_is_open_to_those_whom_it_was_open_to() {
         run(underseal().args(["ecryptfs", "convert", "-q", "--header", place]).arg(&lower));
         assert_eq!(access(&lower), expected, "{place}");
     }
+}
+
+/// Makes a program and a device that whoever may run and open them has privileges by.
+fn privileged(folder: &Path) {
+    let program = folder.join("program");
+    fs::write(&program, b"#!/bin/true\n").unwrap();
+    // CAP_CHOWN, permitted, version 2.
+    let capability = [[0, 0, 0, 2], [1, 0, 0, 0], [0; 4], [0; 4], [0; 4]].concat();
+    setxattr(&program, CAPABILITY, &capability, XattrFlags::empty()).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o6755)).unwrap();
+    run(tool("mknod").arg(folder.join("null")).args(["c", "1", "3"]));
+}
+
+#[test]
+fn privileges_that_a_mount_denies_are_not_copied() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("privileges of copies", "mounting needs root");
+    }
+    let scratch = Scratch::new();
+    scratch.file("pass", b"the test's passphrase\n");
+    let honours = Mount::new(Path::new("none"), &scratch.path("trees"), &["-t", "tmpfs", "-o", "suid,dev"]);
+    let trees = scratch.path("trees");
+    fs::create_dir_all(trees.join("plain/denied")).unwrap();
+    let denies = trees.join("plain/denied");
+    let denies = Mount::new(Path::new("none"), &denies, &["-t", "tmpfs", "-o", "nosuid,nodev"]);
+    privileged(&trees.join("plain"));
+    privileged(denies.directory());
+    let has = |folder: PathBuf| {
+        let program = folder.join("program");
+        let capability = getxattr(&program, CAPABILITY, &mut [0; 20][..]).is_ok();
+        (fs::metadata(&program).unwrap().mode() & 0o7777, capability, folder.join("null").exists())
+    };
+    assert_eq!(has(trees.join("plain/denied")), (0o6755, true, true));
+    let kept = (0o6755, true, true);
+    let imported = ecryptfs(&scratch, "import", &["trees/plain", "trees/lower"]);
+    assert_refused(&imported, 7, &["denied/null: a device is not copied"]);
+    assert_eq!(has(trees.join("lower")), kept);
+    assert_eq!(has(trees.join("lower/denied")), (0o755, false, false));
+
+    let below = Mount::new(Path::new("none"), &trees.join("lower/denied"), &["-t", "tmpfs", "-o", "nosuid"]);
+    run(tool("cp")
+        .arg("-a")
+        .arg(trees.join("lower/program"))
+        .arg(trees.join("lower/null"))
+        .arg(below.directory()));
+    assert_done(&ecryptfs(&scratch, "export", &["trees/lower", "trees/back"]));
+    assert_eq!(has(trees.join("back")), kept);
+    assert_eq!(has(trees.join("back/denied")), (0o755, false, true));
+    drop(below);
+    drop(denies);
+    drop(honours);
 }
