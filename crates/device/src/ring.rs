@@ -60,8 +60,8 @@ impl Ring {
     /// Makes a ring for up to `entries` operations at a time, for the calling thread only.
     ///
     /// # Errors
-    /// `Ring` when the kernel has none (before 5.6), or a sandbox or `kernel.io_uring_disabled`
-    /// forbids it.
+    /// `Memory` when its user may lock no more; `Ring` when the kernel has none (before 5.6), or a
+    /// sandbox or `kernel.io_uring_disabled` forbids it.
     pub fn new(entries: u32) -> Result<Self> {
         Self::with_completions(entries, 0)
     }
@@ -104,12 +104,18 @@ impl Ring {
 
     fn of(ring: io::Result<KernelRing>) -> Result<Self> {
         let ring = ring.map_err(|e| {
-            Error::new(
-                ErrorKind::Ring,
-                "the kernel gives this process no io_uring (see kernel.io_uring_disabled and the container's seccomp \
-                 profile)",
-            )
-            .with_source(e)
+            let (kind, context) = match e.kind() {
+                io::ErrorKind::OutOfMemory => (
+                    ErrorKind::Memory,
+                    "no memory for an io_uring: its user may lock no more (RLIMIT_MEMLOCK, `ulimit -l`)",
+                ),
+                _ => (
+                    ErrorKind::Ring,
+                    "the kernel gives this process no io_uring (see kernel.io_uring_disabled and the container's seccomp \
+                     profile)",
+                ),
+            };
+            Error::new(kind, context).with_source(e)
         })?;
         Ok(Self { ring, marks: Marks::default(), timeouts: BinaryHeap::new(), taken: VecDeque::new() })
     }

@@ -312,7 +312,7 @@ fn alone(keeps: Vec<i32>, unmounts: bool) -> io::Result<()> {
         // since.
         unsafe { libc::close(fd) };
     }
-    // The helper's rings count as locked memory before Linux 5.12.
+    // The helper's rings count as locked memory of its user.
     capabilities::keep_locking();
     let sets = rustix::thread::capabilities(None)?;
     let is_root = sets.effective.contains(CapabilitySet::SYS_ADMIN);
