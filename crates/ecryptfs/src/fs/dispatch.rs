@@ -455,8 +455,6 @@ impl FsWorker {
             // permissions for a file that it takes for a new one: it looks the name up again.
             Err(Errno::EXIST) if !exclusive => {
                 if let Ok(Some(found)) = fs.lookup(header.node, name, Patience::Refuse) {
-                    // Other names that it has lost below must not send the kernel back twice.
-                    let _ = fs.nodes.has_its_names(&found.node);
                     fs.nodes.forget(found.node.id, 1);
                 }
                 return Err(Errno::STALE);

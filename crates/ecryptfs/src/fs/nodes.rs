@@ -14,6 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, RwLock, RwLockWriteGuard, Weak};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat, statat};
 use rustix::io::Errno;
@@ -26,6 +27,9 @@ use crate::file::{Closing, LowerDescriptor, OpenFile};
 
 /// The root's id in the protocol.
 pub(super) const ROOT: u64 = 1;
+/// How long a request may come by a name that the kernel has looked up: far longer than the kernel
+/// remembers the name.
+const LATE: Duration = Duration::from_secs(5);
 
 /// The identity of a lower file, whatever its names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -102,9 +106,22 @@ struct Place {
     links: Vec<Link>,
 }
 
+#[derive(Clone)]
 struct Link {
     parent: Arc<FileNode>,
     name: Box<[u8]>,
+    /// When the kernel looked the name up.
+    found: Instant,
+}
+
+impl Link {
+    fn new(parent: &Arc<FileNode>, name: &[u8]) -> Self {
+        Self { parent: parent.clone(), name: name.into(), found: Instant::now() }
+    }
+
+    fn is(&self, parent: &FileNode, name: &[u8]) -> bool {
+        self.parent.id == parent.id && *self.name == *name
+    }
 }
 
 impl FileNode {
@@ -126,7 +143,7 @@ impl FileNode {
     }
 
     fn drop_link(&self, parent: &FileNode, name: &[u8]) {
-        locked(&self.place).links.retain(|link| link.parent.id != parent.id || *link.name != *name);
+        locked(&self.place).links.retain(|link| !link.is(parent, name));
     }
 }
 
@@ -226,6 +243,9 @@ impl Nodes {
 
     /// Counts a lookup by the kernel. Returns the file's node, which is created if necessary. `fd`
     /// is kept if useful.
+    ///
+    /// A file that has lost a name below gets another node: the kernel may know the lost name as
+    /// one of the node so far for a while, and no request to that node is right any more.
     pub(super) fn enter(
         &self,
         stat: &Stat,
@@ -234,6 +254,7 @@ impl Nodes {
     ) -> Arc<FileNode> {
         let key = FileIdentity::of(stat);
         let kind = FileType::from_raw_mode(stat.st_mode);
+        self.replace_if_lost(key, link);
         let node = {
             let mut table = writing(&self.table);
             let node = match table.by_key.get(&key) {
@@ -266,17 +287,59 @@ impl Nodes {
             node
         };
         let mut place = locked(&node.place);
-        if let Some((parent, name)) = link
-            && node.id != ROOT
-            && !place.links.iter().any(|link| link.parent.id == parent.id && *link.name == *name)
-        {
-            place.links.push(Link { parent: parent.clone(), name: name.into() });
+        if let Some((parent, name)) = link.filter(|_| node.id != ROOT) {
+            match place.links.iter_mut().find(|link| link.is(parent, name)) {
+                Some(link) => link.found = Instant::now(),
+                None => place.links.push(Link::new(parent, name)),
+            }
         }
         if let (None, Some(fd)) = (&place.fd, fd) {
             self.keep(&node, &mut place, Arc::new(fd));
         }
         drop(place);
         node
+    }
+
+    /// Takes a file from its node when one of its names other than `link` is lost. An open file
+    /// keeps its node, which has its pages, and loses the name when no request comes by the name any
+    /// more. A folder keeps its node, too: the kernel knows one name of it.
+    fn replace_if_lost(&self, key: FileIdentity, link: Option<(&Arc<FileNode>, &[u8])>) {
+        let Some(node) = self.known(key) else { return };
+        let is_other = |known: &Link| link.is_none_or(|(parent, name)| !known.is(parent, name));
+        if !locked(&node.place).links.iter().any(is_other) {
+            return;
+        }
+        let _still = reading(&self.names);
+        let links = locked(&node.place).links.clone();
+        let lost = self.lost_names(&node, &links);
+        if lost.is_empty() {
+            return;
+        }
+        let is_folder = node.kind == FileType::Directory;
+        if !is_folder && node.open_file().is_none() {
+            let mut table = writing(&self.table);
+            // Another thread may have entered another node.
+            if table.by_key.get(&key).is_some_and(|known| known.id == node.id) {
+                table.by_key.remove(&key);
+            }
+            return;
+        }
+        let over = lost.iter().filter(|link| is_folder || link.found.elapsed() > LATE);
+        over.for_each(|link| node.drop_link(&link.parent, &link.name));
+    }
+
+    /// Returns the names that lead to no file below, or to another one.
+    fn lost_names(&self, node: &FileNode, links: &[Link]) -> Vec<Link> {
+        let is_lost = |link: &&Link| {
+            let folder = self.reopen(&link.parent);
+            let there = folder.and_then(|fd| statat(fd, &*link.name, AtFlags::SYMLINK_NOFOLLOW));
+            there.map_or(true, |stat| FileIdentity::of(&stat) != node.key)
+        };
+        links.iter().filter(is_lost).cloned().collect()
+    }
+
+    fn known(&self, key: FileIdentity) -> Option<Arc<FileNode>> {
+        reading(&self.table).by_key.get(&key).cloned()
     }
 
     /// Subtracts `times` lookups of a node that the kernel forgets.
@@ -315,7 +378,7 @@ impl Nodes {
             hook();
         }
         let key = FileIdentity::of(before);
-        let Some(node) = reading(&self.table).by_key.get(&key).cloned() else { return };
+        let Some(node) = self.known(key) else { return };
         node.drop_link(parent, name);
         // FUSE and NFS know nothing of a removed file that is not open.
         let is_gone = fstat(pinned).map_or(true, |stat| stat.st_nlink == 0);
@@ -327,11 +390,8 @@ impl Nodes {
     /// Fails with `ESTALE` unless the kernel has found the file with these attributes under this
     /// name: its check of permissions is about the file that it has found.
     pub(super) fn was_found(&self, stat: &Stat, parent: &FileNode, name: &[u8]) -> Result<(), Errno> {
-        let node = reading(&self.table).by_key.get(&FileIdentity::of(stat)).cloned();
-        let is_at = |node: &Arc<FileNode>| {
-            locked(&node.place).links.iter().any(|link| link.parent.id == parent.id && *link.name == *name)
-        };
-        if node.as_ref().is_some_and(is_at) { Ok(()) } else { Err(Errno::STALE) }
+        let is_at = |node: Arc<FileNode>| locked(&node.place).links.iter().any(|link| link.is(parent, name));
+        if self.known(FileIdentity::of(stat)).is_some_and(is_at) { Ok(()) } else { Err(Errno::STALE) }
     }
 
     /// Locks names for a move.
@@ -341,9 +401,9 @@ impl Nodes {
 
     /// Changes a file's name.
     pub(super) fn moved(&self, stat: &Stat, from: (&FileNode, &[u8]), to: (&Arc<FileNode>, &[u8])) {
-        let Some(node) = reading(&self.table).by_key.get(&FileIdentity::of(stat)).cloned() else { return };
+        let Some(node) = self.known(FileIdentity::of(stat)) else { return };
         node.drop_link(from.0, from.1);
-        locked(&node.place).links.push(Link { parent: to.0.clone(), name: to.1.into() });
+        locked(&node.place).links.push(Link::new(to.0, to.1));
     }
 
     /// Returns a descriptor of the lower file, for all but reads and writes (O_PATH).
@@ -362,22 +422,14 @@ impl Nodes {
     }
 
     /// Fails with `ESTALE` when another lower file has one of its names, or no file has the name,
-    /// without a change through this mount: the kernel looks its path up again. Of a file with
-    /// other names this fails once.
+    /// without a change through this mount: the request may have come by that name, and the kernel
+    /// looks its path up again. A node that its file has left is never right.
     pub(super) fn has_its_names(&self, node: &FileNode) -> Result<(), Errno> {
         let _still = reading(&self.names);
-        let links: Vec<_> =
-            locked(&node.place).links.iter().map(|link| (link.parent.clone(), link.name.clone())).collect();
-        let is_lost = |(parent, name): &&(Arc<FileNode>, Box<[u8]>)| {
-            let there = self.reopen(parent).and_then(|fd| statat(fd, &**name, AtFlags::SYMLINK_NOFOLLOW));
-            there.map_or(true, |stat| FileIdentity::of(&stat) != node.key)
-        };
-        let lost: Vec<_> = links.iter().filter(is_lost).collect();
-        if lost.is_empty() {
+        let links = locked(&node.place).links.clone();
+        let is_its_node = || self.known(node.key).is_some_and(|known| known.id == node.id);
+        if links.is_empty() || is_its_node() && self.lost_names(node, &links).is_empty() {
             return Ok(());
-        }
-        if lost.len() < links.len() {
-            lost.iter().for_each(|(parent, name)| node.drop_link(parent, name));
         }
         Err(Errno::STALE)
     }

@@ -19,6 +19,7 @@
 //!   swaps.rs     lower folders and mounts that are replaced while a command uses them
 //!   limits.rs    limits of files' sizes that end inside of an extent
 //!   over.rs      mounted over the lower folder itself
+//!   lost_names.rs    files that lose names below which the kernel still knows
 //!   lost_writes.rs   a disk that loses bytes after they were written
 //!   crash.rs     killed in the middle of writes
 //!   users.rs     mounted by a user, by root for users; ecryptfs-utils's ~/.Private
@@ -35,6 +36,7 @@ mod ending;
 mod growth;
 mod limits;
 mod long_names;
+mod lost_names;
 mod lost_writes;
 pub(crate) mod mounted;
 mod options;

@@ -1,0 +1,138 @@
+//! Files that lose a name below, and are found by another one while the kernel still knows the lost
+//! name.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::path::Path;
+
+use crate::ecryptfs_mount::mounted::{Folder, client, unable};
+use crate::support::tools::{PATIENCE, output, wait_until};
+
+/// Writes a file that the kernel knows then, and one to take its place.
+fn known(folder: &Folder) {
+    fs::write(folder.at("file"), "old").unwrap();
+    fs::write(folder.at("new"), "new").unwrap();
+    fs::metadata(folder.at("file")).unwrap();
+}
+
+/// Saves the file below with a backup.
+fn save(folder: &Folder, linked: bool) {
+    match linked {
+        true => fs::hard_link(folder.below("file"), folder.below("file~")).unwrap(),
+        false => fs::rename(folder.below("file"), folder.below("file~")).unwrap(),
+    }
+    fs::rename(folder.below("new"), folder.below("file")).unwrap();
+}
+
+fn write(how: &mut OpenOptions, path: &Path) {
+    let mut file = how.open(path).unwrap();
+    file.write_all(b", more").unwrap();
+    file.sync_all().unwrap();
+}
+
+/// Cuts a file by its path.
+fn truncate(path: &Path) {
+    let done =
+        output(client("python3").args(["-c", "import os, sys; os.truncate(sys.argv[1], 1)"]).arg(path));
+    assert!(done.status.success(), "{done:?}");
+}
+
+/// A way to change a file, and its contents after that.
+type Change = (&'static str, fn(&Path), &'static str);
+
+const CHANGES: [Change; 5] = [
+    ("append", |path| write(File::options().append(true), path), "new, more"),
+    ("rewrite", |path| write(File::options().write(true).truncate(true), path), ", more"),
+    ("create", |path| write(File::options().write(true).truncate(true).create(true), path), ", more"),
+    ("overwrite", |path| write(File::options().write(true), path), ", more"),
+    ("truncate", truncate, "n"),
+];
+
+#[test]
+fn a_backup_made_below_is_not_written_in_place_of_the_file() {
+    if unable("a_backup_made_below_is_not_written_in_place_of_the_file") {
+        return;
+    }
+    let folder = Folder::new();
+    let mount = folder.mount("");
+    for (what, change, expected) in CHANGES {
+        for linked in [false, true] {
+            known(&folder);
+            save(&folder, linked);
+            assert_eq!(fs::read_to_string(folder.at("file~")).unwrap(), "old");
+            change(&folder.at("file"));
+            assert_eq!(fs::read_to_string(folder.at("file")).unwrap(), expected, "{what}, {linked}");
+            assert_eq!(fs::read_to_string(folder.at("file~")).unwrap(), "old", "{what}, {linked}");
+            fs::remove_file(folder.at("file~")).unwrap();
+        }
+    }
+    mount.unmount();
+}
+
+/// The kernel knows both names of the file before.
+#[test]
+fn a_name_replaced_below_is_not_written_to_the_other_name() {
+    if unable("a_name_replaced_below_is_not_written_to_the_other_name") {
+        return;
+    }
+    let folder = Folder::new();
+    let mount = folder.mount("");
+    for (what, change, expected) in CHANGES {
+        known(&folder);
+        fs::hard_link(folder.at("file"), folder.at("link")).unwrap();
+        fs::rename(folder.below("new"), folder.below("file")).unwrap();
+        assert_eq!(fs::read_to_string(folder.at("link")).unwrap(), "old");
+        change(&folder.at("file"));
+        assert_eq!(fs::read_to_string(folder.at("file")).unwrap(), expected, "{what}");
+        assert_eq!(fs::read_to_string(folder.at("link")).unwrap(), "old", "{what}");
+        fs::remove_file(folder.at("link")).unwrap();
+    }
+    mount.unmount();
+}
+
+#[test]
+fn names_swapped_below_are_opened_as_they_are_now() {
+    if unable("names_swapped_below_are_opened_as_they_are_now") {
+        return;
+    }
+    let folder = Folder::new();
+    let mount = folder.mount("");
+    for (what, change, expected) in CHANGES {
+        known(&folder);
+        fs::metadata(folder.at("new")).unwrap();
+        for (from, to) in [("file", "aside"), ("new", "file"), ("aside", "new")] {
+            fs::rename(folder.below(from), folder.below(to)).unwrap();
+        }
+        assert_eq!(fs::read_to_string(folder.at("new")).unwrap(), "old");
+        change(&folder.at("file"));
+        assert_eq!(fs::read_to_string(folder.at("file")).unwrap(), expected, "{what}");
+        assert_eq!(fs::read_to_string(folder.at("new")).unwrap(), "old", "{what}");
+    }
+    mount.unmount();
+}
+
+#[test]
+fn an_open_file_that_lost_its_name_keeps_its_bytes_and_opens_by_the_other_name_later() {
+    if unable("an_open_file_that_lost_its_name_keeps_its_bytes_and_opens_by_the_other_name_later") {
+        return;
+    }
+    let folder = Folder::new();
+    let mount = folder.mount("");
+    for (what, change, expected) in CHANGES {
+        known(&folder);
+        let mut held = File::options().read(true).append(true).open(folder.at("file")).unwrap();
+        save(&folder, false);
+        let _ = File::open(folder.at("file~"));
+        change(&folder.at("file"));
+        assert_eq!(fs::read_to_string(folder.at("file")).unwrap(), expected, "{what}");
+        let mut text = String::new();
+        held.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "old", "{what}");
+        if what == "append" {
+            held.write_all(b"er").unwrap();
+            wait_until("the other name opens", PATIENCE, || File::open(folder.at("file~")).is_ok());
+            assert_eq!(fs::read_to_string(folder.at("file~")).unwrap(), "older");
+        }
+    }
+    mount.unmount();
+}
