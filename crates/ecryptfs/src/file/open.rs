@@ -445,23 +445,30 @@ fn header_of(sealing: &Sealing, fd: BorrowedFd<'_>) -> Result<Option<FileHeader>
 }
 
 /// Returns the size of a file that is not open, at `path` in /proc: the size in the header, if any.
-pub(crate) fn size_of(view: &LowerView, path: &str, stat: &Stat) -> u64 {
+///
+/// Fails when the lower file cannot be opened or read at present: it may have a header.
+pub(crate) fn size_of(view: &LowerView, path: &str, stat: &Stat) -> Result<u64, Errno> {
     let lower = lower_size(stat);
-    let Some(sealing) = &view.sealing else { return lower };
+    let Some(sealing) = &view.sealing else { return Ok(lower) };
     if lower == 0 && sealing.place == HeaderLocation::File {
-        return 0;
+        return Ok(0);
     }
-    // An unreadable file is shown with its lower size, as in the kernel.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let quiet = openat(CWD, path, flags | OFlags::NOATIME, Mode::empty());
-    let Ok(fd) = quiet.or_else(|_| openat(CWD, path, flags, Mode::empty())) else { return lower };
-    match header_of(sealing, fd.as_fd()) {
+    let fd = match quiet.or_else(|_| openat(CWD, path, flags, Mode::empty())) {
+        Ok(fd) => fd,
+        // This user may not read it: shown with its lower size, as files without a header.
+        Err(Errno::ACCESS | Errno::PERM) => return Ok(lower),
+        Err(e) => return Err(e),
+    };
+    Ok(match header_of(sealing, fd.as_fd()) {
         Ok(Some(header)) if !sealing.encrypted_view => header.size(),
         Ok(Some(header)) if header.place() == HeaderLocation::Xattr => FileHeader::IN_FILE as u64 + lower,
         // Like the size of an open file of this kind.
         Ok(None) if !sealing.passthrough => 0,
+        Err(Unread::Lower(e)) => return Err(e),
         _ => lower,
-    }
+    })
 }
 
 pub(super) fn lower_size(stat: &Stat) -> u64 {

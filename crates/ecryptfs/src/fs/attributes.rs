@@ -150,7 +150,8 @@ impl Fs {
                 let lower = self.nodes.fd(node)?;
                 let size = match self.nodes.recall_size(node, look) {
                     Some(size) => size,
-                    None => file::size_of(&self.view, &proc_path(&lower), stat),
+                    None => file::size_of(&self.view, &proc_path(&lower), stat)
+                        .map_err(|e| self.tell(node, "read the size", &e.into()))?,
                 };
                 slot = locked(&node.file);
                 slot.size = show_next_change(&lower, stat).then_some((look, size));

@@ -2,8 +2,10 @@
 //! the files concerned, with their lower paths in the log, and nothing else.
 
 use std::fs::{self, File};
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Stdio;
 
 use rustix::io::Errno;
 
@@ -177,4 +179,34 @@ impl Drop for Lower<'_> {
     fn drop(&mut self) {
         let _ = client("umount").arg("-l").arg(self.0).output();
     }
+}
+
+/// Another program's lease on the lower file, as Samba takes them.
+#[test]
+fn a_file_that_cannot_be_opened_for_a_moment_has_no_wrong_size() {
+    if unable("a_file_that_cannot_be_opened_for_a_moment_has_no_wrong_size") {
+        return;
+    }
+    let folder = Folder::new();
+    let mount = folder.mount("");
+    fs::write(folder.at("file"), "0123456789").unwrap();
+    mount.unmount();
+    let mount = folder.mount("");
+    let script = "import fcntl, signal, sys
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+file = open(sys.argv[1])
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print(flush=True)
+sys.stdin.read()";
+    let mut holder = client("python3");
+    holder.args(["-c", script]).arg(folder.below("file")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut holder = holder.spawn().unwrap();
+    holder.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    let leased = fs::metadata(folder.at("file")).map(|file| file.len());
+    assert_eq!(leased.map_err(|e| e.kind()), Err(ErrorKind::WouldBlock));
+    drop(holder.stdin.take());
+    assert!(holder.wait().unwrap().success());
+    assert_eq!(fs::metadata(folder.at("file")).unwrap().len(), 10);
+    assert_eq!(fs::read(folder.at("file")).unwrap(), b"0123456789");
+    mount.unmount();
 }
