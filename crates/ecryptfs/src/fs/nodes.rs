@@ -301,8 +301,8 @@ impl Nodes {
     }
 
     /// Takes a file from its node when one of its names other than `link` is lost. An open file
-    /// keeps its node, which has its pages, and loses the name when no request comes by the name any
-    /// more. A folder keeps its node, too: the kernel knows one name of it.
+    /// keeps its node, which has its pages, and loses the name when requests by it are over.
+    /// A folder keeps its node, too: the kernel knows one name of it.
     fn replace_if_lost(&self, key: FileIdentity, link: Option<(&Arc<FileNode>, &[u8])>) {
         let Some(node) = self.known(key) else { return };
         let is_other = |known: &Link| link.is_none_or(|(parent, name)| !known.is(parent, name));

@@ -61,7 +61,7 @@ impl TreeAttributes {
         let mut attributes = Self::of(entry)?;
         let kind = FileType::from_raw_mode(attributes.mode);
         let is_privileged = attributes.mode & SET_ID != 0
-            || attributes.xattrs.iter().any(|(name, _)| &**name == CAPABILITY)
+            || attributes.xattrs.iter().any(|(name, _)| **name == *CAPABILITY)
             || matches!(kind, FileType::BlockDevice | FileType::CharacterDevice);
         // A symlink and a folder give nobody a privilege.
         if !is_privileged || matches!(kind, FileType::Symlink | FileType::Directory) {
@@ -79,7 +79,7 @@ impl TreeAttributes {
                 entry.path().display()
             );
             attributes.mode &= !SET_ID;
-            attributes.xattrs.retain(|(name, _)| &**name != CAPABILITY);
+            attributes.xattrs.retain(|(name, _)| **name != *CAPABILITY);
         }
         Ok(attributes)
     }

@@ -204,7 +204,7 @@ fn peer_pidfd(stream: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     // SAFETY: the kernel writes one descriptor number of `len` bytes.
     match unsafe { libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERPIDFD, fd_at, len_at) }
     {
-        // SAFETY: the descriptor is new, and belongs to nobody else.
+        // SAFETY: the descriptor is new, and nothing else has it.
         0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }

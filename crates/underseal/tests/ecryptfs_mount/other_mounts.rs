@@ -75,7 +75,7 @@ fn what_another_mount_wrote_is_appended_to_and_read_by_the_next_open() {
     mount.unmount_after_errors();
 }
 
-/// Its times tick every few milliseconds, so two writers of a round leave the same ones.
+/// The times of a ramfs tick every few milliseconds, so two writers of a round leave the same ones.
 #[test]
 fn what_another_mount_wrote_within_a_tick_of_the_lower_times_is_read() {
     if unable_as_root("what_another_mount_wrote_within_a_tick_of_the_lower_times_is_read") {

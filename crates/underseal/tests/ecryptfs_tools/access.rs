@@ -144,7 +144,7 @@ fn a_converted_file_is_open_to_those_whom_it_was_open_to() {
     }
 }
 
-/// Makes a program and a device that whoever may run and open them has privileges by.
+/// Makes a program and a device that give privileges to their users.
 fn privileged(folder: &Path) {
     let program = folder.join("program");
     fs::write(&program, b"#!/bin/true\n").unwrap();

@@ -263,7 +263,7 @@ fn a_decryption_that_cryptsetup_has_not_ended_is_not_written_to_and_ended_by_rep
         let _ = std::fs::remove_file(&header);
         cutter.kill_at(number, &SYNCS, &program);
         let at = format!("cut at sync {number} of {syncs}");
-        let opened = Ran::from(crate::support::output(&mut detached.command("write").stdin(Stdio::null())));
+        let opened = Ran::from(crate::support::output(detached.command("write").stdin(Stdio::null())));
         if opened.err.contains("has not ended") {
             refused += 1;
             assert_same(&detached.read(0, plain.len()), &plain, &at);
