@@ -60,20 +60,20 @@ impl TreeAttributes {
     pub(super) fn to_copy(entry: &PinnedEntry) -> Result<Self> {
         let mut attributes = Self::of(entry)?;
         let kind = FileType::from_raw_mode(attributes.mode);
-        let is_privileged = attributes.mode & SET_ID != 0
-            || attributes.xattrs.iter().any(|(name, _)| **name == *CAPABILITY)
-            || matches!(kind, FileType::BlockDevice | FileType::CharacterDevice);
-        // A symlink and a folder give nobody a privilege.
-        if !is_privileged || matches!(kind, FileType::Symlink | FileType::Directory) {
+        let is_device = matches!(kind, FileType::BlockDevice | FileType::CharacterDevice);
+        let is_privileged = kind == FileType::RegularFile
+            && (attributes.mode & SET_ID != 0
+                || attributes.xattrs.iter().any(|(name, _)| **name == *CAPABILITY));
+        if !is_device && !is_privileged {
             return Ok(attributes);
         }
         let mount = fstatvfs(entry);
         let mount = mount.map_err(|e| Error::io(entry.path(), "its mount cannot be looked at", e))?.f_flag;
-        if mount.contains(StatVfsMountFlags::NODEV) && kind != FileType::RegularFile {
+        if is_device && mount.contains(StatVfsMountFlags::NODEV) {
             let what = "a device is not copied from a mount without devices (nodev)";
             return Err(Error::io(entry.path(), what, Errno::PERM));
         }
-        if mount.contains(StatVfsMountFlags::NOSUID) {
+        if is_privileged && mount.contains(StatVfsMountFlags::NOSUID) {
             log::warn!(
                 "{}: copied without privileges, which its mount denies (nosuid)",
                 entry.path().display()
