@@ -116,6 +116,22 @@ impl Confined {
     }
 }
 
+/// Upgrades `evil`, which makes this offer. Whether the process was ready to take it, and what it
+/// said.
+fn upgraded(
+    operator: &Operator,
+    confined: &Confined,
+    (offer, fds, key): (Offer, &[OwnedFd], &[u8]),
+) -> (bool, Ran) {
+    thread::scope(|scope| {
+        let offers = scope.spawn(|| confined.offers(offer, fds, key));
+        let mut command = underseal();
+        command.args(["upgrade", "evil"]).env("UNDERSEAL_RUNTIME_DIR", operator.directory());
+        let ran = Ran::from(command.output().unwrap());
+        (offers.join().unwrap(), ran)
+    })
+}
+
 impl Drop for Confined {
     fn drop(&mut self) {
         let _ = self.process.kill();
@@ -155,13 +171,7 @@ fn an_upgrade_believes_no_sandboxed_server_that_it_had_none_nor_any_log_file() {
     let upgraded = |more: &[&str], fds: &[OwnedFd]| {
         let mut offer = offer.clone();
         offer.origin.arguments.extend(more.iter().map(|word| (*word).to_owned()));
-        thread::scope(|scope| {
-            let offers = scope.spawn(|| confined.offers(offer, fds, &key));
-            let mut command = underseal();
-            command.args(["upgrade", "evil"]).env("UNDERSEAL_RUNTIME_DIR", operator.directory());
-            let ran = Ran::from(command.output().unwrap());
-            (offers.join().unwrap(), ran)
-        })
+        upgraded(&operator, &confined, (offer, fds, &key))
     };
     let new = operator.scratch.path("new.log");
     let victim = operator.scratch.file("victim", b"root:x:0:0\n");
@@ -233,13 +243,7 @@ fn an_upgrade_takes_no_process_for_the_server_because_of_its_number() {
     let mut again = again.args(["-c", script, &dead.to_string()]).stdout(Stdio::piped()).spawn().unwrap();
     BufReader::new(again.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
     assert!(Path::new(&format!("/proc/{dead}")).exists());
-    let (ready, ran) = thread::scope(|scope| {
-        let offers = scope.spawn(|| confined.offers(offer, &fds, &key));
-        let mut command = underseal();
-        command.args(["upgrade", "evil"]).env("UNDERSEAL_RUNTIME_DIR", operator.directory());
-        let ran = Ran::from(command.output().unwrap());
-        (offers.join().unwrap(), ran)
-    });
+    let (ready, ran) = upgraded(&operator, &confined, (offer, &fds, &key));
     run(tool("kill").arg(dead.to_string()));
     again.wait().unwrap();
     assert!(!ready && ran.code == Some(1), "the process would have taken it: {ran:?}");
@@ -261,13 +265,7 @@ fn an_upgrade_believes_no_server_which_file_a_socket_has() {
     told[0]["path"] = serde_json::json!([text(&victim), about.dev(), about.ino()]);
     offer.control = serde_json::from_value(told).unwrap();
     let confined = Confined::at(&operator.directory().join("evil.sock"));
-    let (ready, ran) = thread::scope(|scope| {
-        let offers = scope.spawn(|| confined.offers(offer, &fds, &key));
-        let mut command = underseal();
-        command.args(["upgrade", "evil"]).env("UNDERSEAL_RUNTIME_DIR", operator.directory());
-        let ran = Ran::from(command.output().unwrap());
-        (offers.join().unwrap(), ran)
-    });
+    let (ready, ran) = upgraded(&operator, &confined, (offer, &fds, &key));
     assert!(!ready && ran.code == Some(1), "the process would have taken it: {ran:?}");
     assert!(ran.err.contains("is not bound to"), "{ran:?}");
     assert!(victim.exists());
