@@ -60,7 +60,7 @@ impl Ring {
     /// Makes a ring for up to `entries` operations at a time, for the calling thread only.
     ///
     /// # Errors
-    /// `Memory` when its user may lock no more; `Ring` when the kernel has none (before 5.6), or a
+    /// `Memory` when there is none, or its user may lock no more; `Ring` when the kernel has none (before 5.6), or a
     /// sandbox or `kernel.io_uring_disabled` forbids it.
     pub fn new(entries: u32) -> Result<Self> {
         Self::with_completions(entries, 0)
@@ -107,7 +107,7 @@ impl Ring {
             let (kind, context) = match e.kind() {
                 io::ErrorKind::OutOfMemory => (
                     ErrorKind::Memory,
-                    "no memory for an io_uring: its user may lock no more (RLIMIT_MEMLOCK, `ulimit -l`)",
+                    "no memory for an io_uring, or its user may lock no more (RLIMIT_MEMLOCK, `ulimit -l`)",
                 ),
                 _ => (
                     ErrorKind::Ring,

@@ -22,8 +22,8 @@ pub(crate) struct OpenArgs {
     /// Let clients free space on the image, which shows how much of it is in use
     #[arg(long)]
     pub(crate) allow_discards: bool,
-    /// Resume an unfinished reencryption at RATE: "give-way" (the default, yields to clients),
-    /// "full", or bytes per second. Without this option the volume is served as it is
+    /// Resume an unfinished reencryption, if there is one, at RATE: "give-way" (the default, yields
+    /// to clients), "full", or bytes per second. Without this option the volume is served as it is
     #[arg(long, value_name = "RATE", num_args = 0..=1, require_equals = true, default_missing_value = "give-way",
         conflicts_with = "read_only")]
     pub(crate) reencrypt: Option<RateArg>,
