@@ -60,8 +60,8 @@ impl Ring {
     /// Makes a ring for up to `entries` operations at a time, for the calling thread only.
     ///
     /// # Errors
-    /// `Memory` when there is none, or its user may lock no more; `Ring` when the kernel has none (before 5.6), or a
-    /// sandbox or `kernel.io_uring_disabled` forbids it.
+    /// `Memory` when there is none, or its user may lock no more; `Ring` when the kernel has none
+    /// (before 5.6), or a sandbox or `kernel.io_uring_disabled` forbids it.
     pub fn new(entries: u32) -> Result<Self> {
         Self::with_completions(entries, 0)
     }
