@@ -10,26 +10,31 @@
 //! (20,000 a process are usual). So a node has both: nodes that were not used lately lose their
 //! descriptor when there are too many.
 
+mod descriptors;
+
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, RwLock, RwLockWriteGuard, Weak};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat, statat};
+use rustix::fs::{AtFlags, FileType, Stat, fstat, statat};
 use rustix::io::Errno;
 
 use super::cached::CachedPages;
 use super::kernel_size::KernelSize;
 use super::sizes::SizeCache;
 use super::{locked, reading, writing};
-use crate::file::{Closing, LowerDescriptor, OpenFile};
+use crate::file::{Closing, OpenFile};
 
 /// The root's id in the protocol.
 pub(super) const ROOT: u64 = 1;
 /// How long a request may come by a name that the kernel has looked up: far longer than the kernel
 /// remembers the name.
 const LATE: Duration = Duration::from_secs(5);
+
+/// The length from which a path's beginning is left out of messages.
+const LONGEST_PATH: usize = 4096;
 
 /// The identity of a lower file, whatever its names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -135,10 +140,54 @@ impl FileNode {
         if self.id == ROOT {
             return self.base.clone();
         }
-        let found = locked(&self.place).links.first().map(|link| (link.parent.clone(), link.name.clone()));
-        match found {
-            Some((parent, name)) => format!("{}/{}", parent.path(), name.escape_ascii()),
-            None => format!("a removed file (inode {})", self.key.ino),
+        let mut names = Vec::new();
+        let mut len = 0;
+        let mut next = self.first_link();
+        let start = loop {
+            match next {
+                None if names.is_empty() => return format!("a removed file (inode {})", self.key.ino),
+                None => break "..".to_owned(),
+                Some(_) if len > LONGEST_PATH => break "..".to_owned(),
+                Some(link) => {
+                    let name = link.name.escape_ascii().to_string();
+                    len += name.len();
+                    names.push(name);
+                    if link.parent.id == ROOT {
+                        break link.parent.base.clone();
+                    }
+                    next = link.parent.first_link();
+                }
+            }
+        };
+        names.push(start);
+        names.reverse();
+        names.join("/")
+    }
+
+    fn descriptor(&self) -> Option<Arc<OwnedFd>> {
+        locked(&self.place).fd.clone()
+    }
+
+    fn first_link(&self) -> Option<Link> {
+        locked(&self.place).links.first().cloned()
+    }
+
+    /// Adds a name. What is known of folders above may be older than the name: where this folder
+    /// would lie in itself, the folder in between has been moved below, and loses its name.
+    fn add_link(self: &Arc<Self>, parent: &Arc<Self>, name: &[u8]) {
+        let mut above = if self.kind == FileType::Directory { vec![parent.clone()] } else { Vec::new() };
+        while let Some(folder) = above.pop() {
+            if folder.id == self.id {
+                return;
+            }
+            let mut place = locked(&folder.place);
+            place.links.retain(|link| link.parent.id != self.id);
+            above.extend(place.links.iter().map(|link| link.parent.clone()));
+        }
+        let mut place = locked(&self.place);
+        match place.links.iter_mut().find(|link| link.is(parent, name)) {
+            Some(link) => link.found = Instant::now(),
+            None => place.links.push(Link::new(parent, name)),
         }
     }
 
@@ -149,8 +198,16 @@ impl FileNode {
 
 impl Drop for FileNode {
     fn drop(&mut self) {
-        if locked(&self.place).fd.is_some() {
+        let mut place = locked(&self.place);
+        if place.fd.is_some() {
             self.descriptors.fetch_sub(1, Relaxed);
+        }
+        // A loop instead of recursion: the folders above may be many.
+        let mut links = std::mem::take(&mut place.links);
+        while let Some(link) = links.pop() {
+            if let Some(folder) = Arc::into_inner(link.parent) {
+                links.append(&mut locked(&folder.place).links);
+            }
         }
     }
 }
@@ -161,6 +218,8 @@ pub(super) struct Nodes {
     /// Held while a lower name moves, so that no thread looks for a file at an old place, or too
     /// early at a new place.
     names: RwLock<()>,
+    /// Held while a folder gets a name.
+    folder_links: Mutex<()>,
     /// The nodes with descriptors, the oldest first.
     queue: Mutex<VecDeque<Weak<FileNode>>>,
     descriptors: Arc<AtomicUsize>,
@@ -227,6 +286,7 @@ impl Nodes {
         Ok(Self {
             table: RwLock::new(table),
             names: RwLock::new(()),
+            folder_links: Mutex::default(),
             queue,
             descriptors,
             limit,
@@ -290,7 +350,11 @@ impl Nodes {
         if let Some((parent, name)) = link.filter(|_| node.id != ROOT) {
             match place.links.iter_mut().find(|link| link.is(parent, name)) {
                 Some(link) => link.found = Instant::now(),
-                None => place.links.push(Link::new(parent, name)),
+                None => {
+                    drop(place);
+                    self.link(&node, parent, name);
+                    place = locked(&node.place);
+                }
             }
         }
         if let (None, Some(fd)) = (&place.fd, fd) {
@@ -302,7 +366,8 @@ impl Nodes {
 
     /// Takes a file from its node when one of its names other than `link` is lost. An open file
     /// keeps its node, which has its pages, and loses the name when requests by it are over.
-    /// A folder keeps its node, too: the kernel knows one name of it.
+    /// Folders, pipes and sockets keep theirs, too: the kernel knows one name of a folder, and what
+    /// runs through a pipe or socket belongs to its node.
     fn replace_if_lost(&self, key: FileIdentity, link: Option<(&Arc<FileNode>, &[u8])>) {
         let Some(node) = self.known(key) else { return };
         let is_other = |known: &Link| link.is_none_or(|(parent, name)| !known.is(parent, name));
@@ -315,8 +380,8 @@ impl Nodes {
         if lost.is_empty() {
             return;
         }
-        let is_folder = node.kind == FileType::Directory;
-        if !is_folder && node.open_file().is_none() {
+        let has_bytes = node.kind == FileType::RegularFile;
+        if has_bytes && node.open_file().is_none() {
             let mut table = writing(&self.table);
             // Another thread may have entered another node.
             if table.by_key.get(&key).is_some_and(|known| known.id == node.id) {
@@ -324,18 +389,28 @@ impl Nodes {
             }
             return;
         }
-        let over = lost.iter().filter(|link| is_folder || link.found.elapsed() > LATE);
+        let over = lost.iter().filter(|link| !has_bytes || link.found.elapsed() > LATE);
         over.for_each(|link| node.drop_link(&link.parent, &link.name));
     }
 
-    /// Returns the names that lead to no file below, or to another one.
+    /// Returns the names that lead to no file below, or to another one; none that cannot be looked
+    /// up, as in a folder that the server may not search.
     fn lost_names(&self, node: &FileNode, links: &[Link]) -> Vec<Link> {
         let is_lost = |link: &&Link| {
             let folder = self.reopen(&link.parent);
             let there = folder.and_then(|fd| statat(fd, &*link.name, AtFlags::SYMLINK_NOFOLLOW));
-            there.map_or(true, |stat| FileIdentity::of(&stat) != node.key)
+            match there {
+                Ok(stat) => FileIdentity::of(&stat) != node.key,
+                Err(e) => matches!(e, Errno::NOENT | Errno::NOTDIR | Errno::STALE),
+            }
         };
         links.iter().filter(is_lost).cloned().collect()
+    }
+
+    fn link(&self, node: &Arc<FileNode>, parent: &Arc<FileNode>, name: &[u8]) {
+        // Two folders that got each other's names at once would lie in each other.
+        let _alone = (node.kind == FileType::Directory).then(|| locked(&self.folder_links));
+        node.add_link(parent, name);
     }
 
     fn known(&self, key: FileIdentity) -> Option<Arc<FileNode>> {
@@ -403,22 +478,7 @@ impl Nodes {
     pub(super) fn moved(&self, stat: &Stat, from: (&FileNode, &[u8]), to: (&Arc<FileNode>, &[u8])) {
         let Some(node) = self.known(FileIdentity::of(stat)) else { return };
         node.drop_link(from.0, from.1);
-        locked(&node.place).links.push(Link::new(to.0, to.1));
-    }
-
-    /// Returns a descriptor of the lower file, for all but reads and writes (O_PATH).
-    ///
-    /// Fails with `ESTALE` when it is no longer at its place: changed in the lower folder.
-    pub(super) fn fd(&self, node: &Arc<FileNode>) -> Result<LowerDescriptor, Errno> {
-        node.used.store(true, Relaxed);
-        if let Some(fd) = &locked(&node.place).fd {
-            return Ok(LowerDescriptor::Path(fd.clone()));
-        }
-        if let Some(file) = node.open_file() {
-            return Ok(LowerDescriptor::File(file));
-        }
-        let _still = reading(&self.names);
-        self.reopen(node).map(LowerDescriptor::Path)
+        self.link(&node, to.0, to.1);
     }
 
     /// Fails with `ESTALE` when another lower file has one of its names, or no file has the name,
@@ -432,49 +492,5 @@ impl Nodes {
             return Ok(());
         }
         Err(Errno::STALE)
-    }
-
-    fn reopen(&self, node: &Arc<FileNode>) -> Result<Arc<OwnedFd>, Errno> {
-        let mut place = locked(&node.place);
-        if let Some(fd) = &place.fd {
-            return Ok(fd.clone());
-        }
-        let mut found = None;
-        for link in &place.links {
-            let parent = self.reopen(&link.parent)?;
-            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let Ok(fd) = openat(&parent, &*link.name, flags, Mode::empty()) else { continue };
-            if FileIdentity::of(&fstat(&fd)?) == node.key {
-                found = Some(Arc::new(fd));
-                break;
-            }
-        }
-        let fd = found.ok_or(Errno::STALE)?;
-        self.keep(node, &mut place, fd.clone());
-        Ok(fd)
-    }
-
-    fn keep(&self, node: &Arc<FileNode>, place: &mut Place, fd: Arc<OwnedFd>) {
-        place.fd = Some(fd);
-        let count = self.descriptors.fetch_add(1, Relaxed) + 1;
-        let mut queue = locked(&self.queue);
-        queue.push_back(Arc::downgrade(node));
-        if queue.len() > 2 * count + 1024 {
-            queue.retain(|node| node.strong_count() > 0);
-        }
-        // A few tries: the rest over the limit is closed the next time.
-        for _ in 0..if count > self.limit { 8 } else { 0 } {
-            let Some(oldest) = queue.pop_front().and_then(|node| node.upgrade()) else { continue };
-            // Not a node in use by another thread, nor the present node.
-            let Ok(mut other) = oldest.place.try_lock() else {
-                queue.push_back(Arc::downgrade(&oldest));
-                continue;
-            };
-            if oldest.used.swap(false, Relaxed) || other.links.is_empty() {
-                queue.push_back(Arc::downgrade(&oldest));
-            } else if other.fd.take().is_some() {
-                self.descriptors.fetch_sub(1, Relaxed);
-            }
-        }
     }
 }

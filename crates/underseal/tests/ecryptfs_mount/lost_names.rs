@@ -3,7 +3,11 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 
 use crate::ecryptfs_mount::mounted::{Folder, client, unable};
 use crate::support::tools::{PATIENCE, output, wait_until};
@@ -133,5 +137,50 @@ fn an_open_file_that_lost_its_name_keeps_its_bytes_and_opens_by_the_other_name_l
             assert_eq!(fs::read_to_string(folder.at("file~")).unwrap(), "older");
         }
     }
+    mount.unmount();
+}
+
+#[test]
+fn a_folder_that_was_moved_below_into_its_own_subfolder_is_found_there() {
+    if unable("a_folder_that_was_moved_below_into_its_own_subfolder_is_found_there") {
+        return;
+    }
+    let folder = Folder::new();
+    let mount = folder.mount("");
+    fs::create_dir_all(folder.at("outer/inner")).unwrap();
+    fs::write(folder.at("other"), "other").unwrap();
+    // A failure to open it is logged with its path.
+    fs::write(folder.below("outer/inner/damaged"), [1; 20_000]).unwrap();
+    let inner = File::open(folder.at("outer/inner")).unwrap();
+    let inside = Path::new("/proc/self/fd").join(inner.as_raw_fd().to_string());
+    fs::rename(folder.below("outer/inner"), folder.below("inner")).unwrap();
+    fs::rename(folder.below("outer"), folder.below("inner/outer")).unwrap();
+    // The kernel takes it for a loop, as long as it has the folders where they were.
+    let _ = fs::metadata(inside.join("outer"));
+    assert!(File::open(inside.join("damaged")).is_err());
+    assert_eq!(fs::read_to_string(folder.at("other")).unwrap(), "other");
+    assert!(fs::metadata(folder.at("inner/outer")).unwrap().is_dir());
+    drop(inner);
+    mount.unmount_after_errors();
+}
+
+#[test]
+fn a_pipe_that_was_renamed_below_is_the_same_pipe() {
+    if unable("a_pipe_that_was_renamed_below_is_the_same_pipe") {
+        return;
+    }
+    let folder = Folder::new();
+    let mount = folder.mount("");
+    mknodat(CWD, folder.at("pipe"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let open = |how: &mut OpenOptions, name: &str| {
+        how.custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(folder.at(name))
+    };
+    let mut reader = open(File::options().read(true), "pipe").unwrap();
+    fs::rename(folder.below("pipe"), folder.below("renamed")).unwrap();
+    open(File::options().write(true), "renamed").unwrap().write_all(b"through").unwrap();
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "through");
+    drop(reader);
     mount.unmount();
 }

@@ -142,6 +142,12 @@ fn child_whose_user_mounts() {
         "cd {plain} && umask 022 && echo mine > file && chmod 600 file && mkdir d && mv file d && cat d/file && rm -r d && echo again > file"
     );
     assert_eq!(run(&mut as_user(NOBODY, &["sh", "-c", &script])), "mine\n");
+    // A name in a folder that the server may not search is not a lost one.
+    let script = format!(
+        "cd {plain} && mkdir shut open && echo one > shut/a && ln shut/a open/a && cat shut/a && exec 3< open/a &&
+         chmod 0 shut && echo two >> open/a; cat open/a; chmod 700 shut; rm -r shut open"
+    );
+    assert_eq!(run(&mut as_user(NOBODY, &["sh", "-c", &script])), "one\none\ntwo\n");
     assert!(!output(&mut as_user(OTHER, &["ls", &plain])).status.success(), "another user got in");
     assert_eq!(fs::metadata(folder.below("file")).unwrap().uid(), NOBODY);
     // Keys are where others do not see them.
