@@ -3,8 +3,8 @@
 mod again;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use rustix::fs::{
     CWD, FileType, Mode, OFlags, Stat, XattrFlags, fchmod, fgetxattr, fsetxattr, fstat, openat,
@@ -22,6 +22,10 @@ pub(crate) struct OpenFile {
     first: OwnedFd,
     /// The descriptor for writing, if the first was opened only for reading.
     writer: OnceLock<OwnedFd>,
+    /// The number of opens for writing.
+    writers: Mutex<u64>,
+    /// True when a reader's lock could not be taken.
+    lacks_lock: AtomicBool,
     view: Arc<LowerView>,
     /// Readers share the file; a writer has it alone.
     state: RwLock<FileState>,
@@ -122,10 +126,10 @@ impl OpenFile {
         let first = open_lower(path, write)?;
         take(&first, write, before)?;
         let state = FileState::of(view, first.as_fd())?;
-        Ok(Self::new(view, first, state))
+        Ok(Self::new(view, first, state, write))
     }
 
-    /// Converts a newly created lower file to an empty file of the mount.
+    /// Converts a newly created lower file to an empty file of the mount, open for writing.
     ///
     /// Fails when its header cannot be written.
     pub(crate) fn create(view: &Arc<LowerView>, fd: OwnedFd) -> Result<Self, FsError> {
@@ -134,10 +138,10 @@ impl OpenFile {
             Some(sealing) => FileState::Sealed(born(sealing, fd.as_fd())?),
             None => FileState::Plain,
         };
-        Ok(Self::new(view, fd, state))
+        Ok(Self::new(view, fd, state, true))
     }
 
-    fn new(view: &Arc<LowerView>, first: OwnedFd, state: FileState) -> Self {
+    fn new(view: &Arc<LowerView>, first: OwnedFd, state: FileState, write: bool) -> Self {
         let syncs = Syncs::default();
         match &state {
             // Plain files need no lock of this mount: other users protect their changes themselves.
@@ -151,6 +155,8 @@ impl OpenFile {
         Self {
             first,
             writer: OnceLock::new(),
+            writers: Mutex::new(write.into()),
+            lacks_lock: AtomicBool::new(false),
             view: view.clone(),
             told: AtomicU64::new(state.size()),
             busy: AtomicU64::new(0),
@@ -264,15 +270,15 @@ impl OpenFile {
 }
 
 /// Locks a lower file; a writer locks it alone.
-fn take(fd: &OwnedFd, write: bool, before: &Weak<Closing>) -> Result<(), FsError> {
+fn take(fd: impl AsFd, write: bool, before: &Weak<Closing>) -> Result<(), FsError> {
     let access = if write { LockMode::Alone } else { LockMode::Shared };
     loop {
         // Read before the lock: a file closed in between no longer holds it.
         let closing = before.strong_count() > 0;
-        match lock::lock(fd, access) {
+        match lock::lock(&fd, access) {
             // Another thread is about to close it.
             Err(Errno::WOULDBLOCK) if closing => std::thread::yield_now(),
-            Err(Errno::WOULDBLOCK) => return Err(FsError::busy(lock::busy(fd))),
+            Err(Errno::WOULDBLOCK) => return Err(FsError::busy(lock::busy(&fd))),
             done => return Ok(done?),
         }
     }

@@ -70,14 +70,17 @@ impl Syncs {
 /// An open of a file.
 pub(crate) struct Opener {
     file: Arc<OpenFile>,
+    /// Whether it was counted as one for writing.
+    writes: bool,
     /// The number of losses already reported to this open, or older than it.
     told: AtomicU64,
 }
 
 impl Opener {
-    pub(crate) fn new(file: Arc<OpenFile>) -> Self {
+    /// An open for reading, or one for writing that the file has counted.
+    pub(crate) fn new(file: Arc<OpenFile>, writes: bool) -> Self {
         let told = file.syncs().losses.load(SeqCst).into();
-        Self { file, told }
+        Self { file, writes, told }
     }
 
     pub(crate) fn file(&self) -> &Arc<OpenFile> {
@@ -97,6 +100,14 @@ impl Opener {
             return Err(Errno::from_raw_os_error(syncs.reason.load(SeqCst)).into());
         }
         Ok(())
+    }
+}
+
+impl Drop for Opener {
+    fn drop(&mut self) {
+        if self.writes {
+            self.file.end_writing(Arc::strong_count(&self.file) > 1);
+        }
     }
 }
 

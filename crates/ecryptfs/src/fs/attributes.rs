@@ -86,10 +86,10 @@ impl Fs {
         }
         if change.sets(set::SIZE) {
             let file = match change.sets(set::HANDLE) {
-                true => self.handles.file(change.handle)?.file().clone(),
+                true => self.handles.file(change.handle)?,
                 false => {
                     let _turn = locked(&node.opening);
-                    self.open_file(&node, true)?
+                    Arc::new(self.open_file(&node, true)?)
                 }
             };
             file.set_len(change.size, is_over).map_err(|e| self.tell(&node, "truncate", &e))?;

@@ -62,6 +62,7 @@ impl Fs {
         if open.as_ref().is_some_and(|file| file.is_writable()) {
             return Ok(Some(OpeningTurn { _turn: turn, are_pages_right: true }));
         }
+        open.iter().for_each(|file| file.regain_lock());
         let lower = self.nodes.fd(node)?;
         let look = fstat(&lower)?;
         let now = CachedPages::Of(FileVersion::of(&look));
@@ -117,9 +118,8 @@ impl Fs {
     /// Drops the kernel's pages of a file that is open for reading, if the lower file has changed:
     /// before the kernel learns its new size. False where a thread without patience would wait.
     pub(super) fn refresh(&self, node: &Arc<FileNode>, patience: Patience) -> Answer<bool> {
-        if node.open_file().is_none_or(|file| file.is_writable()) {
-            return Ok(true);
-        }
+        let Some(file) = node.open_file().filter(|file| !file.is_writable()) else { return Ok(true) };
+        file.regain_lock();
         let now = FileVersion::of(&fstat(self.nodes.fd(node)?)?);
         if locked(&node.file).cached == CachedPages::Of(now) {
             return Ok(true);

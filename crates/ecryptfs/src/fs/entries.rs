@@ -13,7 +13,7 @@ use underseal_fuse::wire::InHeader;
 use super::cached::Patience;
 use super::nodes::FileNode;
 use super::{Answer, Fs, identity, proc_path};
-use crate::file::{LowerDescriptor, OpenFile};
+use crate::file::{LowerDescriptor, OpenFile, Opener};
 
 /// A name in a reply to the kernel.
 pub(super) struct LookupEntry {
@@ -127,7 +127,7 @@ impl Fs {
         by: &InHeader,
         name: &[u8],
         make: &FileCreation,
-    ) -> Answer<(LookupEntry, Arc<OpenFile>)> {
+    ) -> Answer<(LookupEntry, Opener)> {
         let (parent, lower) = (self.nodes.get(by.node)?, self.view.lower_name(name)?);
         let folder = self.nodes.fd(&parent)?;
         self.become_caller(by, make.umask)?;
@@ -148,7 +148,7 @@ impl Fs {
         by: &InHeader,
         make: &FileCreation,
         exclusive: bool,
-    ) -> Answer<(LookupEntry, Arc<OpenFile>)> {
+    ) -> Answer<(LookupEntry, Opener)> {
         let parent = self.nodes.get(by.node)?;
         self.become_caller(by, make.umask)?;
         let mut flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -157,11 +157,7 @@ impl Fs {
         self.made(fd, None)
     }
 
-    fn made(
-        &self,
-        fd: OwnedFd,
-        link: Option<(&Arc<FileNode>, &[u8])>,
-    ) -> Answer<(LookupEntry, Arc<OpenFile>)> {
+    fn made(&self, fd: OwnedFd, link: Option<(&Arc<FileNode>, &[u8])>) -> Answer<(LookupEntry, Opener)> {
         let file = Arc::new(OpenFile::create(&self.view, fd).map_err(|e| {
             self.failure_log.add(|| {
                 let path = link.map_or(String::new(), |(parent, name)| {
@@ -174,6 +170,7 @@ impl Fs {
         let stat = fstat(file.as_fd())?;
         let node = self.nodes.enter(&stat, link, None);
         super::locked(&node.file).set_open(&file, true);
+        let file = Opener::new(file, true);
         Ok((self.told(node, stat)?, file))
     }
 

@@ -10,19 +10,19 @@ use super::cached::{CachedPages, Patience};
 use super::nodes::{FileNode, FileVersion};
 use super::times::show_next_change;
 use super::{Answer, Fs, locked, proc_path};
-use crate::file::{FsError, OpenFile};
+use crate::file::{FsError, OpenFile, Opener};
 
 impl Fs {
     /// Returns a node's open file, or opens its lower file, for a call by the file's name.
-    pub(super) fn open_file(&self, node: &Arc<FileNode>, write: bool) -> Answer<Arc<OpenFile>> {
+    pub(super) fn open_file(&self, node: &Arc<FileNode>, write: bool) -> Answer<Opener> {
         let fd = self.nodes.fd(node)?;
         let path = proc_path(&fd);
         // A single lock, so no other thread opens it meanwhile.
         let mut slot = locked(&node.file);
         let file = match slot.open.upgrade() {
             Some(file) => {
-                if write {
-                    file.make_writable(&path).map_err(|e| self.tell(node, "open", &e))?;
+                if write && file.begin_writing(&path).map_err(|e| self.tell(node, "open", &e))? {
+                    slot.end.follows(false);
                 }
                 file
             }
@@ -33,6 +33,7 @@ impl Fs {
                 file
             }
         };
+        let file = Opener::new(file, write);
         drop(slot);
         // Another file may have taken its place while the lock was waited for.
         self.nodes.has_its_names(node)?;
@@ -74,7 +75,7 @@ impl Fs {
     }
 
     /// Returns handle and flags of a new file that is open already.
-    pub(super) fn opened_new(&self, file: Arc<OpenFile>) -> (u64, u32) {
+    pub(super) fn opened_new(&self, file: Opener) -> (u64, u32) {
         (self.handles.add_file(file), opened(open_flag::KEEP_CACHE))
     }
 

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::folder::OpenFolder;
 use super::{Answer, reading, writing};
-use crate::file::{OpenFile, Opener};
+use crate::file::Opener;
 
 /// Open files and folders.
 #[derive(Default)]
@@ -23,8 +23,8 @@ enum Handle {
 }
 
 impl Handles {
-    pub(super) fn add_file(&self, file: Arc<OpenFile>) -> u64 {
-        self.add(Handle::File(Arc::new(Opener::new(file))))
+    pub(super) fn add_file(&self, file: Opener) -> u64 {
+        self.add(Handle::File(Arc::new(file)))
     }
 
     pub(super) fn add_folder(&self, folder: OpenFolder) -> u64 {

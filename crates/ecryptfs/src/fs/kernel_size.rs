@@ -77,7 +77,7 @@ impl FileSlot {
 
     /// True when the kernel knows the size of the open file, because it makes all changes of it.
     pub(super) fn follows_kernel(&self) -> bool {
-        self.end.follows && self.open.strong_count() > 0
+        self.end.follows && self.open.upgrade().is_some_and(|file| file.is_writable())
     }
 }
 

@@ -14,6 +14,7 @@ use rustix::fs::{XattrFlags, fsetxattr, ftruncate};
 use crate::ecryptfs_mount::mounted::{Folder, unable};
 use crate::ecryptfs_mount::users::unable_as_root;
 use crate::support::mounts::Mount;
+use crate::support::tools::{PATIENCE, wait_until};
 
 /// A folder, and another one that mounts what is in its folder `sub`.
 fn outer_and_inner() -> (Folder, Folder) {
@@ -324,5 +325,57 @@ fn a_file_that_changed_in_two_ways_below_can_be_opened() {
     lower.write_at(&3u64.to_be_bytes(), 0).unwrap();
     fs::remove_file(folder.below("b")).unwrap();
     assert_eq!(fs::read_to_string(folder.at("a")).unwrap(), "fou");
+    mount.unmount();
+}
+
+#[test]
+fn a_reader_has_the_file_as_others_have_when_its_writer_has_gone() {
+    if unable("a_reader_has_the_file_as_others_have_when_its_writer_has_gone") {
+        return;
+    }
+    let (outer, inner) = outer_and_inner();
+    let (mount, other) = (outer.mount(""), inner.mount(""));
+    let (one, two) = (outer.at("sub/file"), inner.at("file"));
+    append(&one, "first\n").unwrap();
+    let mut reader = patiently(File::options().read(true), &one).unwrap();
+    append(&one, "second\n").unwrap();
+    assert_eq!(read(&two), "first\nsecond\n", "the other mount reads while this one does");
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "first\nsecond\n");
+    // A writer comes again, and has the file alone.
+    let writer = patiently(File::options().append(true), &one).unwrap();
+    assert_eq!(File::open(&two).unwrap_err().kind(), ErrorKind::ResourceBusy);
+    drop((writer, reader));
+    other.unmount_after_errors();
+    mount.unmount_after_errors();
+}
+
+#[test]
+fn a_plain_file_is_read_as_it_grows_below_when_its_writer_has_gone() {
+    if unable("a_plain_file_is_read_as_it_grows_below_when_its_writer_has_gone") {
+        return;
+    }
+    let folder = Folder::new();
+    let mount = folder.mount("ecryptfs_passthrough");
+    let (path, below) = (folder.at("log"), folder.below("log"));
+    fs::write(&below, "first\n").unwrap();
+    let mut reader = File::open(&path).unwrap();
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    drop(File::options().append(true).open(&path).unwrap());
+    for line in ["second\n", "third\n"] {
+        // The kernel knows a size for a second.
+        std::thread::sleep(Duration::from_millis(1100));
+        File::options().append(true).open(&below).unwrap().write_all(line.as_bytes()).unwrap();
+        let expected = fs::read_to_string(&below).unwrap();
+        wait_until("the kernel looks at the size", PATIENCE, || {
+            reader.metadata().unwrap().len() == expected.len() as u64
+        });
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, expected);
+        assert_eq!(fs::read_to_string(&path).unwrap(), expected);
+    }
+    drop(reader);
     mount.unmount();
 }

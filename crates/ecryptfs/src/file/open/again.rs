@@ -1,10 +1,9 @@
-//! A lower file that is open already: opened for writing too, and read again after another program
-//! has changed it.
+//! A lower file that is open already: opened for writing too, no longer open for writing, and read
+//! again after another program has changed it.
 
 use std::os::fd::AsFd;
-use std::sync::PoisonError;
-use std::sync::Weak;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{MutexGuard, PoisonError, Weak};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -13,36 +12,87 @@ use super::{FileState, FsError, OpenFile, open_lower, take};
 use crate::lock::{self, LockMode};
 
 impl OpenFile {
-    /// Whether it was opened for writing, by any of those who have it open.
+    /// Whether it is open for writing by any of those who have it open.
     pub(crate) fn is_writable(&self) -> bool {
-        let flags = rustix::fs::fcntl_getfl(self.as_fd());
-        flags.is_ok_and(|flags| flags & OFlags::ACCMODE == OFlags::RDWR)
+        *self.writers() > 0
     }
 
-    /// Makes sure that it can be written to. One thread at a time.
-    pub(crate) fn make_writable(&self, path: &str) -> Result<(), FsError> {
+    /// Counts an open for writing, and makes sure that the file can be written to. Returns true for
+    /// the first one: until now another program may have written to the file.
+    ///
+    /// Fails with `EBUSY` when another mount or a tool uses it.
+    pub(crate) fn begin_writing(&self, path: &str) -> Result<bool, FsError> {
         if self.view.is_read_only() {
             return Err(Errno::ROFS.into());
         }
-        if self.is_writable() {
-            return Ok(());
+        let mut writers = self.writers();
+        let is_first = *writers == 0;
+        if is_first {
+            self.lock_for_writing(path)?;
         }
-        let writer = open_lower(path, true)?;
+        *writers += 1;
+        Ok(is_first)
+    }
+
+    fn lock_for_writing(&self, path: &str) -> Result<(), FsError> {
+        let flags = rustix::fs::fcntl_getfl(self.as_fd())?;
+        let is_open = flags & OFlags::ACCMODE == OFlags::RDWR;
+        let writer = if is_open { None } else { Some(open_lower(path, true)?) };
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if !matches!(*state, FileState::Plain) {
-            lock::unlock(&self.first);
-            if let Err(e) = take(&writer, true, &Weak::new()) {
-                // Another mount has the file for writing now: this one keeps its shared lock.
-                let _ = lock::lock(&self.first, LockMode::Shared);
-                return Err(e);
+            let fd = writer.as_ref().map_or(self.as_fd(), AsFd::as_fd);
+            if writer.is_some() {
+                // Both descriptors share the file, so that it is locked at every moment.
+                take(fd, false, &Weak::new())?;
+                lock::unlock(&self.first);
             }
-            // Between the two locks another program may have changed the header.
-            *state = FileState::of(&self.view, writer.as_fd())?;
+            // Before the lock another program may have changed the header.
+            let alone = take(fd, true, &Weak::new());
+            match alone.and_then(|()| FileState::of(&self.view, fd)) {
+                Ok(now) => *state = now,
+                Err(e) => {
+                    self.share();
+                    return Err(e);
+                }
+            }
             self.told.store(state.size(), Relaxed);
         }
-        // The caller lets one thread in at a time, so no writer is set yet.
-        let _ = self.writer.set(writer);
+        if let Some(writer) = writer {
+            // One thread at a time comes here, so no writer is set yet.
+            let _ = self.writer.set(writer);
+        }
         Ok(())
+    }
+
+    /// Ends an open for writing. After the last one of a file that `stays` open, other mounts and
+    /// tools may read it.
+    pub(crate) fn end_writing(&self, stays: bool) {
+        let mut writers = self.writers();
+        *writers -= 1;
+        if *writers == 0 && stays && !self.is_plain() {
+            self.share();
+        }
+    }
+
+    /// Takes the lock of a reader. The kernel takes a lock away where it refuses another mode of
+    /// it, so another mount may have locked the file for writing meanwhile.
+    fn share(&self) {
+        let missing = lock::lock(self, LockMode::Shared).is_err();
+        self.lacks_lock.store(missing, Relaxed);
+    }
+
+    /// Takes the lock of a reader if another mount was faster before.
+    pub(crate) fn regain_lock(&self) {
+        if self.lacks_lock.load(Relaxed) {
+            let writers = self.writers();
+            if *writers == 0 {
+                self.share();
+            }
+        }
+    }
+
+    fn writers(&self) -> MutexGuard<'_, u64> {
+        self.writers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads the header again. A file without one, which is not locked, stays what it is.
