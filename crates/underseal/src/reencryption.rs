@@ -444,6 +444,15 @@ pub(crate) fn is_not_all_decrypted(header: &Header) -> Result<()> {
     }
 }
 
+/// Returns true when [`mended`] would change the header.
+pub(crate) fn is_to_be_mended(header: &Header) -> Result<bool> {
+    Ok(cut_off(header)?.is_some())
+}
+
+fn cut_off(header: &Header) -> Result<Option<Status>> {
+    Ok(status_of(header)?.filter(|status| status.stage != Stage::Clean))
+}
+
 /// Recovers an interrupted step before the volume is used, and ends a reencryption that is
 /// complete: cryptsetup would take it for one that has not begun. Returns the header as it is then.
 /// After an error the volume is unchanged.
@@ -453,9 +462,7 @@ pub(crate) fn mended(
     key: &VolumeKey,
     (place, data): (&Place, &Bytes),
 ) -> Result<Header> {
-    let Some(status) = status_of(&header)?.filter(|status| status.stage != Stage::Clean) else {
-        return Ok(header);
-    };
+    let Some(status) = cut_off(&header)? else { return Ok(header) };
     let mut ledger = place.resume(on, key, size(data)?, None)?;
     if status.stage == Stage::Final {
         log::warn!(

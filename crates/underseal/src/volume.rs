@@ -358,6 +358,13 @@ fn luks_volume(
     header.hold_to(&args.trust.pinned()).map_err(|e| e.in_file(name))?;
     if !access.read_only {
         reencryption::is_not_all_decrypted(&header).map_err(|e| e.within(name.display()))?;
+        if args.trust.header_digest.is_some() && reencryption::is_to_be_mended(&header)? {
+            let what = "a reencryption was cut off; to make it good changes the header, which --header-digest forbids";
+            let error = Error::new(Exit::Failed, format!("{}: {what}", name.display()));
+            return Err(
+                error.with_remedy("`underseal reencrypt --resume-only`, and the digest of the header then")
+            );
+        }
         header =
             reencryption::mended(header, on, &key, (place, &data)).map_err(|e| e.within(name.display()))?;
     }

@@ -4,9 +4,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
 use crate::control::operator::Ran;
+use crate::support::cutter::Cutter;
 use crate::support::mounts::{Mount, cannot_mount, skip};
 use crate::support::output;
-use crate::support::scratch::assert_same;
+use crate::support::scratch::{assert_same, put_back};
 use crate::support::terminal::Terminal;
 use crate::support::tools::{PATIENCE, wait_until};
 
@@ -80,6 +81,34 @@ fn a_kill_anywhere_is_made_good() {
     let last = Ran::from(crate::support::output(&mut reencrypt(&volume, "--resume-only")));
     assert!(last.code == Some(0) || last.err.contains("no reencryption is under way"), "{last:?}");
     assert_same(&volume.read(0, plain.len()), &plain, "after all kills");
+}
+
+#[test]
+fn a_header_with_a_pinned_digest_is_not_changed_by_an_opening() {
+    let scratch = Scratch::new();
+    let (volume, plain) = filled_to(&scratch, "a_header_with_a_pinned_digest", 8, &[]);
+    let program = reencrypt(&volume, "--force --hotzone-size 1M");
+    let before = std::fs::read(&volume.image).unwrap();
+    let cutter = Cutter::new();
+    let (syncs, mut refused) = (cutter.count(&SYNCS, &program), 0);
+    // More than a step.
+    for number in syncs / 2..syncs / 2 + 16 {
+        put_back(&volume.image, &before);
+        cutter.kill_at(number, &SYNCS, &program);
+        let digest = info(&volume)["header_digest"].as_str().unwrap().to_owned();
+        let pinned = volume.clone().with(["--header-digest", &digest]);
+        let opened = Ran::from(output(pinned.command("write").stdin(Stdio::null())));
+        let at = format!("cut at sync {number} of {syncs}");
+        // A second copy that is out of date may be written again.
+        assert_eq!(info(&volume)["header_digest"].as_str().unwrap(), digest, "{at}: {opened:?}");
+        if opened.code != Some(0) {
+            assert!(opened.err.contains("--header-digest forbids"), "{at}: {opened:?}");
+            run(&mut reencrypt(&volume, "--resume-only"));
+            assert_same(&volume.read(0, plain.len()), &plain, &at);
+            refused += 1;
+        }
+    }
+    assert!(refused > 0, "no cut was in a step");
 }
 
 #[test]

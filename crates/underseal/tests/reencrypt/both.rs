@@ -65,8 +65,6 @@ fn what_was_killed_with_cryptsetup_goes_on_here_alone_or_beside_users() {
     }
 }
 
-const SYNCS: [&str; 2] = ["fsync", "fdatasync"];
-
 /// How many times a program syncs, by either call.
 fn syncs(cutter: &Cutter, program: &Command) -> u32 {
     let syncs = cutter.count(&SYNCS, program);

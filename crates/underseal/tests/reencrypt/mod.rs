@@ -29,6 +29,8 @@ use crate::control::operator::Operator;
 use crate::support::volume::{CHEAP_PBKDF2, Volume, text};
 use crate::support::{Scratch, bytes, run, tool};
 
+const SYNCS: [&str; 2] = ["fsync", "fdatasync"];
+
 /// A volume of 32 MiB with random bytes in it.
 fn filled(scratch: &Scratch, test: &str, options: &[&str]) -> (Volume, Vec<u8>) {
     filled_to(scratch, test, 32, options)
