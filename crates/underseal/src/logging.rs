@@ -67,6 +67,13 @@ pub(crate) fn open_file() -> Option<OwnedFd> {
     }
 }
 
+/// Lists the log file, which is open, with the sandbox's helper, for a later [`reopen`].
+pub(crate) fn will_reopen() {
+    if let Sink::File { path, file } = &*LOGGER.lock() {
+        underseal_sandbox::will_open_log(path, file);
+    }
+}
+
 /// Sends lines to syslog from now on.
 pub(crate) fn to_syslog() {
     let mut syslog = Syslog { connect: || Ok(underseal_sandbox::connect_to_syslog()?.into()), socket: None };

@@ -34,8 +34,9 @@ impl PidFile {
         writeln!(new, "{}", std::process::id()).map_err(failed)?;
         let about = new.as_file().metadata().map_err(failed)?;
         new.persist(&path).map_err(|e| failed(e.error))?;
-        underseal_sandbox::will_remove(&path, RemovedKind::RegularFile);
-        Ok(Self { path, file: (about.dev(), about.ino()) })
+        let file = (about.dev(), about.ino());
+        underseal_sandbox::will_remove(&path, RemovedKind::RegularFile, file);
+        Ok(Self { path, file })
     }
 }
 
@@ -58,15 +59,13 @@ impl Another {
         let file = File::options().read(true).write(true).custom_flags(flags).open(path).map_err(failed)?;
         let mut text = String::new();
         let read = (&file).take(16).read_to_string(&mut text);
-        if !file.metadata().is_ok_and(|about| about.is_file())
-            || read.is_err()
-            || text.trim() != pid.to_string()
-        {
+        let about = file.metadata().map_err(failed)?;
+        if !about.is_file() || read.is_err() || text.trim() != pid.to_string() {
             let what = format!("{}: does not hold the number of the server, {pid}", path.display());
             return Err(Error::new(Exit::Failed, what).with_remedy("write that number into the file"));
         }
         let path = std::path::absolute(path).map_err(failed)?;
-        underseal_sandbox::will_remove(&path, RemovedKind::RegularFile);
+        underseal_sandbox::will_remove(&path, RemovedKind::RegularFile, (about.dev(), about.ino()));
         Ok(Self { path, file })
     }
 

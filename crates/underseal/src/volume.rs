@@ -2,6 +2,7 @@
 
 mod locks;
 
+use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -24,7 +25,7 @@ use crate::integrity;
 use crate::lower::{Lower, is_remote};
 use crate::passphrase::{Secret, volume_key_file};
 use crate::persona::{Keyslot, persona};
-use crate::reencryption::{self, Bytes, Kept, Keys, Place, Stood};
+use crate::reencryption::{self, Bytes, Kept, Keys, Place, Stood, Where};
 use crate::{foreign, part, tokens};
 
 pub(crate) use locks::Locks;
@@ -251,10 +252,11 @@ impl Opened {
 }
 
 /// A volume that the old server of a handover has opened with these options and key, over its open
-/// image. Fails when this version would read or write other bytes; with the header's errors.
+/// image, and over the detached header with that device and inode number. Fails when this version
+/// would read or write other bytes; with the header's errors.
 pub(crate) fn go_on(
     args: &VolumeArgs,
-    image: Arc<FileDevice>,
+    (image, apart_file): (Arc<FileDevice>, Option<(u64, u64)>),
     volume: Volume,
     opened: status::Opened,
     (key, size): (Key, Option<u64>),
@@ -262,9 +264,23 @@ pub(crate) fn go_on(
     let read_only = image.geometry().read_only;
     let lower = Lower::File(image.clone());
     let options = args.lower.options(read_only);
-    let (apart, header) = detached_header(args, read_only)?;
-    let kept = Kept::Header { apart, allow_null: args.allow_null };
+    let (apart, mut header) = detached_header(args, read_only)?;
     let same = |of: &std::fs::Metadata| (of.dev(), of.ino());
+    let descriptor = |file: &File| Path::new("/proc/self/fd").join(file.as_raw_fd().to_string());
+    let header_now = match (&apart, &args.header) {
+        (Some(Where::File(file)), Some(name)) => {
+            let file = file.file().try_clone().map_err(|e| Error::io(name, "cannot be kept open", e))?;
+            let opened = file.metadata().map_err(|e| Error::io(name, "cannot be looked at", e))?;
+            if apart_file.is_some_and(|expected| expected != same(&opened)) {
+                let what = format!("{}: that is not the header that the server has open", name.display());
+                return Err(Error::new(Exit::Failed, what).with_remedy("close the volume, and open it again"));
+            }
+            header.push(file);
+            header.last().map(descriptor)
+        }
+        _ => args.header.clone(),
+    };
+    let kept = Kept::Header { apart, allow_null: args.allow_null };
     let (there, open) = (std::fs::metadata(&args.image), image.file().metadata());
     if !matches!((&there, &open), (Ok(there), Ok(open)) if same(there) == same(open)) {
         let what = format!("{}: that is no longer the name of the open image", args.image.display());
@@ -293,8 +309,7 @@ pub(crate) fn go_on(
     };
     let locks = Locks::new(reencryption, header);
     let known = Known { check, size, key: Some(Arc::new(key)) };
-    let image_now = Path::new("/proc/self/fd").join(image.file().as_raw_fd().to_string());
-    let lower = [Some(&image_now), args.header.as_ref()].into_iter().flatten().cloned().collect();
+    let lower = [Some(descriptor(image.file())), header_now].into_iter().flatten().collect();
     let mapping = Mapping::new(volume, image.clone() as Arc<dyn Device>)?;
     let (layers, image) = (Vec::new(), Some(image));
     Ok(Opened { mapping, lower, opened, known, inside, unfinished: false, locks, layers, image })

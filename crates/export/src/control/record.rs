@@ -87,14 +87,14 @@ impl VolumeRecord {
     /// `Directory` when the record cannot be written.
     pub fn write(&self, directory: &Directory, name: &Name) -> Result<RecordFile> {
         let path = directory.record(name);
-        let write = || -> io::Result<()> {
+        let write = || -> io::Result<fs::Metadata> {
             let folder = path.parent().unwrap_or(Path::new("."));
             let mut new = tempfile::Builder::new().prefix(".record-").tempfile_in(folder)?;
             new.write_all(&serde_json::to_vec(self)?)?;
-            new.persist(&path).map(drop).map_err(|e| e.error)
+            new.persist(&path).map_err(|e| e.error)?.metadata()
         };
-        write().map_err(|e| unusable(&path, e))?;
-        Ok(RecordFile::listed(path, true))
+        let about = write().map_err(|e| unusable(&path, e))?;
+        Ok(RecordFile::listed(path, &about, true))
     }
 
     /// Leaves the record of an old server as it is: that server's own word for the image counts
@@ -108,7 +108,9 @@ impl VolumeRecord {
             file.is_temporary = false;
             return Ok(file);
         }
-        Ok(RecordFile::listed(directory.record(name), false))
+        let path = directory.record(name);
+        let about = fs::symlink_metadata(&path).map_err(|e| unusable(&path, e))?;
+        Ok(RecordFile::listed(path, &about, false))
     }
 }
 
@@ -122,8 +124,9 @@ pub struct RecordFile {
 
 impl RecordFile {
     /// Lists the file with the sandbox's helper, for its removal.
-    fn listed(path: PathBuf, is_temporary: bool) -> Self {
-        underseal_sandbox::will_remove(&path, RemovedKind::RegularFile);
+    fn listed(path: PathBuf, about: &fs::Metadata, is_temporary: bool) -> Self {
+        let file = (about.dev(), about.ino());
+        underseal_sandbox::will_remove(&path, RemovedKind::RegularFile, file);
         Self { path, is_temporary }
     }
 

@@ -1,9 +1,11 @@
 //! The helper's operations on files and sockets: removes, opens and connects to those of a list.
 //!
 //! A message is an opcode byte and a path or an address. Lower-case opcodes add to the list, until
-//! it is sealed; upper-case opcodes request an operation on a listed entry. The helper walks no
-//! path for a request: it has a descriptor of each file's folder, from the time when the file was
-//! listed, and removes a file only while that has the same device and inode number.
+//! it is sealed; upper-case opcodes request an operation on a listed entry. A file is listed with
+//! the device and inode number that the server found it to have: a path may lead elsewhere when it
+//! is walked a second time. The helper walks no path for a request: it has a descriptor of each
+//! file's folder, from the time when the file was listed, and removes a file only while that has
+//! the same device and inode number.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -106,15 +108,17 @@ impl RemovedKind {
     }
 }
 
-/// Lists a file for a later [`remove`]. A file of another kind is not listed. Without a helper
-/// nothing needs to be listed.
-pub fn will_remove(path: &Path, kind: RemovedKind) {
-    list(kind.letter(), path.as_os_str().as_bytes());
+/// Lists a file, by its path and its device and inode number, for a later [`remove`]. A file of
+/// another kind or number is not listed. Without a helper nothing needs to be listed.
+pub fn will_remove(path: &Path, kind: RemovedKind, file: (u64, u64)) {
+    list_file(kind.letter(), path, file);
 }
 
-/// Lists the log file for a later [`open_log`].
-pub fn will_open_log(path: &Path) {
-    list(b'l', path.as_os_str().as_bytes());
+/// Lists the log file, which is open as `file`, for a later [`open_log`].
+pub fn will_open_log(path: &Path, file: impl AsFd) {
+    // No file has these numbers.
+    let file = fstat(file).map_or((0, 0), |about| (about.st_dev, about.st_ino));
+    list_file(b'l', path, file);
 }
 
 /// Lists a server for a later [`connect_to`].
@@ -186,11 +190,19 @@ pub(crate) fn seal() {
 }
 
 fn list(letter: u8, what: &[u8]) {
+    list_named(letter, &String::from_utf8_lossy(what), what);
+}
+
+fn list_file(letter: u8, path: &Path, (device, inode): (u64, u64)) {
+    let what = [&device.to_ne_bytes(), &inode.to_ne_bytes(), path.as_os_str().as_bytes()].concat();
+    list_named(letter, &path.to_string_lossy(), &what);
+}
+
+fn list_named(letter: u8, name: &str, what: &[u8]) {
     let Some(helper) = HELPER.get() else { return };
     if let Err(e) = ask(helper, letter, what) {
-        let what = String::from_utf8_lossy(what);
         log::warn!(
-            "{what}: the sandbox's helper cannot find it: it will not be removed, opened or reached later: {e}"
+            "{name}: the sandbox's helper cannot find it: it will not be removed, opened or reached later: {e}"
         );
     }
 }
@@ -277,6 +289,11 @@ impl Entry {
         Ok(Self::at(path, folder, name)?.0)
     }
 
+    /// Returns the entry when its file has these numbers. Fails with `ESTALE` for another file.
+    fn if_still(self, file: (u64, u64)) -> io::Result<Self> {
+        if self.file == file { Ok(self) } else { Err(Errno::STALE.into()) }
+    }
+
     fn remove(&self) -> rustix::io::Result<()> {
         let about = statat(&self.folder, &*self.name, AtFlags::SYMLINK_NOFOLLOW)?;
         if (about.st_dev, about.st_ino) != self.file {
@@ -298,6 +315,14 @@ impl Entry {
     }
 }
 
+/// Splits what lists a file: its device and inode number, then its path.
+fn numbered(what: &[u8]) -> io::Result<(&Path, (u64, u64))> {
+    let (device, rest) = what.split_first_chunk().ok_or(Errno::INVAL)?;
+    let (inode, path) = rest.split_first_chunk().ok_or(Errno::INVAL)?;
+    let file = (u64::from_ne_bytes(*device), u64::from_ne_bytes(*inode));
+    Ok((Path::new(OsStr::from_bytes(path)), file))
+}
+
 /// The list of entries that may be requested.
 #[derive(Default)]
 struct Listed {
@@ -309,13 +334,20 @@ struct Listed {
 
 impl Listed {
     /// Lists a file of this kind. A path from another process may lead to a file of another kind.
-    fn list_removable(&mut self, path: &Path, kind: RemovedKind) -> io::Result<()> {
+    fn list_removable(&mut self, what: &[u8], kind: RemovedKind) -> io::Result<()> {
+        let (path, file) = numbered(what)?;
         self.removable.retain(|entry| entry.path != path);
         let (entry, found) = Entry::of(path)?;
         if found != kind.file_type() {
             return Err(Errno::PERM.into());
         }
-        self.removable.push(entry);
+        self.removable.push(entry.if_still(file)?);
+        Ok(())
+    }
+
+    fn list_log(&mut self, what: &[u8]) -> io::Result<()> {
+        let (path, file) = numbered(what)?;
+        self.log = Some(Entry::of_log(path)?.if_still(file)?);
         Ok(())
     }
 
@@ -324,9 +356,9 @@ impl Listed {
         let path = Path::new(OsStr::from_bytes(what));
         match letter {
             b'r' | b'p' | b'l' | b's' | b'!' if self.is_sealed => return Err(Errno::PERM.into()),
-            b'r' => self.list_removable(path, RemovedKind::Socket)?,
-            b'p' => self.list_removable(path, RemovedKind::RegularFile)?,
-            b'l' => self.log = Some(Entry::of_log(path)?),
+            b'r' => self.list_removable(what, RemovedKind::Socket)?,
+            b'p' => self.list_removable(what, RemovedKind::RegularFile)?,
+            b'l' => self.list_log(what)?,
             b's' => self.servers.push(what.to_owned()),
             b'!' => self.is_sealed = true,
             b'R' => self.removable.iter().find(|entry| entry.path == path).ok_or(Errno::PERM)?.remove()?,

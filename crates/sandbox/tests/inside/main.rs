@@ -6,8 +6,9 @@ mod levels;
 
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, mpsc};
 use std::thread;
@@ -205,12 +206,12 @@ fn files() {
         }
     }
     Helper::start(None, None).unwrap();
-    will_remove(&at("sockets/s"), RemovedKind::Socket);
-    will_remove(&at("logs/pid"), RemovedKind::RegularFile);
+    will_remove(&at("sockets/s"), RemovedKind::Socket, number(&at("sockets/s")));
+    will_remove(&at("logs/pid"), RemovedKind::RegularFile, number(&at("logs/pid")));
     // Files of another kind are not listed.
-    will_remove(&at("logs/secret"), RemovedKind::Socket);
-    will_remove(&at("sockets/other"), RemovedKind::RegularFile);
-    will_open_log(&at("logs/log"));
+    will_remove(&at("logs/secret"), RemovedKind::Socket, number(&at("logs/secret")));
+    will_remove(&at("sockets/other"), RemovedKind::RegularFile, number(&at("sockets/other")));
+    will_open_log(&at("logs/log"), File::open(at("logs/log")).unwrap());
     whole(&enter(&Needs { images: vec![at("images/one")], ..Needs::default() }));
     File::options().read(true).write(true).open(at("images/one")).unwrap();
     assert_eq!(errno(File::open(at("images/other"))), Some(Errno::ACCESS));
@@ -232,9 +233,9 @@ fn files() {
     for name in ["sockets/other", "logs/secret", "logs/../logs/pid"] {
         assert_eq!(errno(remove(&at(name))), Some(Errno::PERM), "{name}");
     }
-    will_remove(&at("logs/secret"), RemovedKind::RegularFile);
+    will_remove(&at("logs/secret"), RemovedKind::RegularFile, number(&at("logs/secret")));
     assert_eq!(errno(remove(&at("logs/secret"))), Some(Errno::PERM), "the list is sealed");
-    will_open_log(&at("logs/secret"));
+    will_open_log(&at("logs/secret"), File::open(at("images/one")).unwrap());
     io::Write::write_all(&mut open_log(&at("logs/secret")).unwrap(), b" more").unwrap();
     remove(&at("sockets/s")).unwrap();
     remove(&at("logs/pid")).unwrap();
@@ -245,6 +246,35 @@ fn files() {
     is_shut_in();
 }
 
+/// Returns a file's device and inode number.
+fn number(path: &Path) -> (u64, u64) {
+    let about = fs::symlink_metadata(path).unwrap();
+    (about.dev(), about.ino())
+}
+
+#[test]
+fn a_path_that_leads_elsewhere_by_the_time_it_is_listed_is_not_listed() {
+    alone("a_path_that_leads_elsewhere_by_the_time_it_is_listed_is_not_listed", || {
+        let scratch = tempfile::tempdir().unwrap();
+        let at = |name: &str| scratch.path().join(name);
+        for folder in ["found", "later"] {
+            fs::create_dir(at(folder)).unwrap();
+            fs::write(at(folder).join("file"), folder).unwrap();
+        }
+        symlink(at("found"), at("link")).unwrap();
+        let (path, log) = (at("link/file"), File::open(at("link/file")).unwrap());
+        let found = number(&path);
+        fs::remove_file(at("link")).unwrap();
+        symlink(at("later"), at("link")).unwrap();
+        Helper::start(None, None).unwrap();
+        will_remove(&path, RemovedKind::RegularFile, found);
+        will_open_log(&path, log);
+        assert_eq!(errno(remove(&path)), Some(Errno::PERM));
+        assert_eq!(errno(open_log(&path)), Some(Errno::PERM));
+        assert!(at("later/file").exists());
+    });
+}
+
 #[test]
 fn a_file_that_took_a_listed_one_s_place_stays() {
     alone("a_file_that_took_a_listed_one_s_place_stays", || {
@@ -252,7 +282,7 @@ fn a_file_that_took_a_listed_one_s_place_stays() {
         let (path, aside) = (scratch.path().join("s"), scratch.path().join("aside"));
         fs::write(&path, "").unwrap();
         Helper::start(None, None).unwrap();
-        will_remove(&path, RemovedKind::RegularFile);
+        will_remove(&path, RemovedKind::RegularFile, number(&path));
         fs::rename(&path, &aside).unwrap();
         fs::write(&path, "another").unwrap();
         whole(&enter(&Needs::default()));
@@ -356,7 +386,7 @@ fn another_user_s_files_stay_within_reach() {
             chown(path, Some(1234), Some(1234)).unwrap();
         }
         Helper::start(None, None).unwrap();
-        will_remove(&socket, RemovedKind::Socket);
+        will_remove(&socket, RemovedKind::Socket, number(&socket));
         let state = enter(&Needs { images: vec![image.clone()], ..Needs::default() });
         whole(&state);
         assert_eq!(state.capabilities, ["dac_override"]);
@@ -407,12 +437,12 @@ fn a_log_behind_another_user_s_link_is_not_opened_again() {
         let scratch = tempfile::tempdir().unwrap();
         let at = |name: &str| scratch.path().join(name);
         fs::write(at("secret"), "").unwrap();
-        std::os::unix::fs::symlink("secret", at("log")).unwrap();
+        symlink("secret", at("log")).unwrap();
         if std::os::unix::fs::lchown(at("log"), Some(61_234), None).is_err() {
             return underseal_testing::skip("a link of another user", "giving it away needs root");
         }
         Helper::start(None, None).unwrap();
-        will_open_log(&at("log"));
+        will_open_log(&at("log"), File::open(at("log")).unwrap());
         assert_eq!(errno(open_log(&at("log"))), Some(Errno::PERM));
     });
 }

@@ -190,7 +190,7 @@ fn new_socket() -> rustix::io::Result<OwnedFd> {
 impl UnixPath {
     pub(super) fn of(path: impl Into<PathBuf>, device: u64, inode: u64) -> Self {
         let path = path.into();
-        underseal_sandbox::will_remove(&path, RemovedKind::Socket);
+        underseal_sandbox::will_remove(&path, RemovedKind::Socket, (device, inode));
         Self { path, device, inode, left_alone: AtomicBool::new(false) }
     }
 

@@ -15,7 +15,7 @@ use underseal_ecryptfs::fs::{self, Allow, Crypto, CryptoPolicy, LowerFolder, Mou
 use underseal_ecryptfs::options::EcryptfsOptions;
 use underseal_ecryptfs::{Cipher, HeaderLocation};
 use underseal_fuse::Point;
-use underseal_sandbox::{Helper, Needs, OfMount, Rings, will_open_log};
+use underseal_sandbox::{Helper, Needs, OfMount, Rings};
 
 use self::ending::MountEnding;
 use super::keys;
@@ -207,8 +207,8 @@ pub(super) fn serve(
         let [folder] = point.descriptors();
         Helper::start(Some(OfMount { answer: &answer, keeps: &[folder, below.as_fd()] }), None)
             .map_err(|e| Error::new(Exit::Failed, "no process to unmount with").because(&e))?;
-        if let Some(path) = args.log_file.as_deref().filter(|_| args.daemon) {
-            will_open_log(&std::path::absolute(path).unwrap_or_else(|_| path.to_owned()));
+        if args.daemon {
+            logging::will_reopen();
         }
     }
     drop(point);

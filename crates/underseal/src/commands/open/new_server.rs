@@ -136,9 +136,8 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
         // An old server never offers this, and the folder would be read.
         return Err(nonsense());
     }
-    if let Some(header) = args.volume.header.as_ref().filter(|_| confined) {
-        is_among(header, &fds, read_only)?;
-    }
+    let header = args.volume.header.as_ref().filter(|_| confined);
+    let header = header.map(|header| is_among(header, &fds, read_only)).transpose()?;
     // The new server will be a daemon.
     args.serve.daemon = true;
     let below = loop_file::carried(&mut fds);
@@ -180,7 +179,7 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
         None => loop_file::lock_below(&file, !read_only)?,
     }
     let volume = volume.volume(&key)?;
-    let opened = volume::go_on(&args.volume, Arc::new(file), volume, opened, (key, size))?;
+    let opened = volume::go_on(&args.volume, (Arc::new(file), header), volume, opened, (key, size))?;
     let volume = OpenVolume::new(&args.serve, opened, None)?;
     let mapping = volume.mapping.clone();
     let policy: Policy = policy.parse()?;
@@ -326,13 +325,14 @@ fn offered(line: &Line) -> Result<(Offer, Vec<OwnedFd>, u64)> {
 }
 
 /// Refuses a header that a sandboxed server has not opened: this process could read any file. Fails
-/// with `Failed` when none of the descriptors is of the file at the path.
-fn is_among(header: &Path, fds: &[OwnedFd], read_only: bool) -> Result<()> {
+/// with `Failed` when none of the descriptors is of the file at the path. Returns the file's device
+/// and inode number: the path may lead to another file when it is opened.
+fn is_among(header: &Path, fds: &[OwnedFd], read_only: bool) -> Result<(u64, u64)> {
     let there = stat(header).map_err(|e| Error::io(header, "cannot be looked at", e))?;
-    let same =
-        |fd: &OwnedFd| fstat(fd).is_ok_and(|of| (of.st_dev, of.st_ino) == (there.st_dev, there.st_ino));
+    let there = (there.st_dev, there.st_ino);
+    let same = |fd: &OwnedFd| fstat(fd).is_ok_and(|of| (of.st_dev, of.st_ino) == there);
     if fds.iter().any(|fd| same(fd) && is_open(fd, read_only)) {
-        return Ok(());
+        return Ok(there);
     }
     let what = format!("{}: that is not the header that the server has open", header.display());
     Err(Error::new(Exit::Failed, what).with_remedy(INSTEAD))

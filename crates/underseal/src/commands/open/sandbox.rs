@@ -8,13 +8,13 @@ use underseal_datapath::Mapping;
 use underseal_device::restrictions;
 use underseal_export::control::status::Sandbox;
 use underseal_export::fuse::MountPoint;
-use underseal_sandbox::{Asked, Helper, Needs, OfMount, Rings, State, will_open_log};
+use underseal_sandbox::{Asked, Helper, Needs, OfMount, Rings, State};
 
 use crate::cli::ServeArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::front;
 use crate::lower::{Remote, address};
+use crate::{front, logging};
 
 /// The folder of cryptsetup's locks of block devices' headers, and of reencryptions.
 const LOCKS: &str = "/run/cryptsetup";
@@ -40,8 +40,8 @@ pub(super) fn prepare(args: &ServeArgs, mount_point: Option<&MountPoint>) -> Res
         }
     }
     .map_err(no_process)?;
-    if let Some(path) = args.log_file.as_deref().filter(|_| args.daemon) {
-        will_open_log(&absolute(path));
+    if args.daemon {
+        logging::will_reopen();
     }
     Ok(())
 }
