@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use underseal_device::{Mailbox, Wakeup};
@@ -22,11 +22,16 @@ pub(crate) enum QueueMessage {
     Look,
 }
 
+/// A function that wakes a queue's thread where it sleeps outside of the queue's ring.
+pub(crate) type OutsideWakeup = Box<dyn Fn() + Send + Sync>;
+
 /// The state that a queue's thread shares with other threads.
 pub(crate) struct QueueInbox {
     mailbox: Mailbox<QueueMessage>,
     /// The wakeup that the queue's io_uring watches.
     wakeup: Wakeup,
+    /// The second wakeup, of a thread that sleeps outside of the ring.
+    outside: OnceLock<OutsideWakeup>,
     /// The last settings version under which the queue had settled.
     quiet_at: AtomicU32,
     looks: Mutex<WaitSnapshot>,
@@ -53,6 +58,7 @@ impl QueueInbox {
         Ok(Self {
             mailbox: Mailbox::new(room),
             wakeup: Wakeup::new()?,
+            outside: OnceLock::new(),
             quiet_at: AtomicU32::new(0),
             looks: Mutex::default(),
             stats: QueueStats::new(),
@@ -62,14 +68,26 @@ impl QueueInbox {
     /// Sends a message, from any thread.
     pub(crate) fn send(&self, message: QueueMessage) {
         if self.mailbox.send(message) {
-            self.wakeup.ring();
+            self.wake();
         }
     }
 
     /// Makes the queue check the settings.
     pub(crate) fn rouse(&self) {
         if self.mailbox.rouse() {
-            self.wakeup.ring();
+            self.wake();
+        }
+    }
+
+    /// Sets the second wakeup, unless there is one.
+    pub(crate) fn set_outside_wakeup(&self, wake: OutsideWakeup) {
+        let _ = self.outside.set(wake);
+    }
+
+    fn wake(&self) {
+        self.wakeup.ring();
+        if let Some(wake) = self.outside.get() {
+            wake();
         }
     }
 

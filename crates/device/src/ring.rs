@@ -54,6 +54,8 @@ pub struct Ring {
     /// Completions that channels made themselves, or that were taken early from the kernel to make
     /// room.
     taken: VecDeque<RingCompletion>,
+    /// The number of completions to come for channels, without timeouts.
+    expected: usize,
 }
 
 impl Ring {
@@ -117,7 +119,13 @@ impl Ring {
             };
             Error::new(kind, context).with_source(e)
         })?;
-        Ok(Self { ring, marks: Marks::default(), timeouts: BinaryHeap::new(), taken: VecDeque::new() })
+        Ok(Self {
+            ring,
+            marks: Marks::default(),
+            timeouts: BinaryHeap::new(),
+            taken: VecDeque::new(),
+            expected: 0,
+        })
     }
 
     /// Runs a lower channel. Completions of its requests have a token that [`RingToken::below`]
@@ -232,6 +240,7 @@ impl Ring {
 
     /// Makes a completion with result 0 at once.
     pub(crate) fn post(&mut self, token: RingToken) {
+        self.expected += 1;
         self.taken.push_back(RingCompletion { token: self.marks.mark(token), result: 0 });
     }
 
@@ -262,13 +271,21 @@ impl Ring {
             &nested
         };
         // SAFETY: the caller's promise.
-        if unsafe { self.ring.push(entry) } {
-            return Ok(());
+        if !unsafe { self.ring.push(entry) } {
+            self.submit()?;
+            // SAFETY: as above.
+            if !unsafe { self.ring.push(entry) } {
+                return Err(io::Error::from_raw_os_error(libc::EBUSY));
+            }
         }
-        self.submit()?;
-        // SAFETY: as above.
-        let pushed = unsafe { self.ring.push(entry) };
-        if pushed { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EBUSY)) }
+        self.expected += usize::from(RingToken(marked).as_event().is_none());
+        Ok(())
+    }
+
+    /// True when no channel waits for a completion or for a time: the ring has at most events of
+    /// its owner.
+    pub fn serves_no_channel(&self) -> bool {
+        self.expected == 0 && self.timeouts.is_empty()
     }
 
     /// The time at which [`Ring::next_completion`] has a completion without an event of the kernel;
@@ -357,11 +374,10 @@ impl Ring {
 
     /// Returns the next completion.
     pub fn next_completion(&mut self) -> Option<RingCompletion> {
-        if let Some(taken) = self.taken.pop_front() {
-            return Some(taken);
-        }
-        if let Some(entry) = self.ring.completion().next() {
-            return Some(entry.into());
+        let taken = self.taken.pop_front();
+        if let Some(next) = taken.or_else(|| self.ring.completion().next().map(RingCompletion::from)) {
+            self.expected -= usize::from(next.token.as_event().is_none());
+            return Some(next);
         }
         let &Reverse((deadline, token)) = self.timeouts.peek()?;
         if deadline > monotonic() {

@@ -93,6 +93,39 @@ impl Queue {
         Ok(deadline.into_iter().flatten().min().map_or(SleepDecision::Ready, SleepDecision::Until))
     }
 
+    /// Sets the function that wakes the thread from [`sleep_in`](Self::sleep_in). Other threads
+    /// call it when the thread sleeps, there or in the ring.
+    pub fn set_outside_wakeup(&self, wake: impl Fn() + Send + Sync + 'static) {
+        self.inbox.set_outside_wakeup(Box::new(wake));
+    }
+
+    /// Frees the memory of large requests that are over, as a [`wait`](Queue::wait) does after a
+    /// time.
+    pub fn shrink(&mut self) {
+        if self.arena.is_swollen() {
+            self.arena.shrink();
+        }
+    }
+
+    /// Lets the thread of an idle queue sleep in `sleep`, which the [outside
+    /// wakeup](Self::set_outside_wakeup) ends.
+    /// Returns `None`, without that call, when a request is in flight, when a lower device waits
+    /// for an event of its own, or when there is work for [`poll`](Queue::poll).
+    pub fn sleep_in<T>(&mut self, sleep: impl FnOnce() -> T) -> Option<T> {
+        let busy = self.requests > 0
+            || !self.ring.serves_no_channel()
+            || self.has_something_to_do()
+            || !self.ready.is_empty()
+            || !self.events.is_empty();
+        if busy || !self.may_sleep() {
+            return None;
+        }
+        let slept = sleep();
+        self.inbox.awake();
+        self.tick();
+        Some(slept)
+    }
+
     /// True when there was work, or when there is more.
     fn has_something_to_do(&mut self) -> bool {
         let ended = self.ready.len();

@@ -1,7 +1,7 @@
 //! A volume that is suspended, and its key.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -182,4 +182,36 @@ fn a_snapshot_and_an_operator_suspend_it_each_for_themselves() {
     drop(mapping);
     assert!(!pause.begin(), "the volume is closed");
     pause.end();
+}
+
+#[test]
+fn a_thread_that_sleeps_outside_of_its_ring_is_woken() {
+    let mapping = Arc::new(mapping(Arc::new(RamDevice::new(SIZE))));
+    let (turn, turns) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut queue = open(&mapping);
+            let (wakes, wakeups) = mpsc::channel();
+            queue.set_outside_wakeup(move || wakes.send(()).unwrap());
+            for _ in 0..2 {
+                let sleep = || {
+                    turn.send(()).unwrap();
+                    wakeups.recv_timeout(LONG)
+                };
+                assert_eq!(queue.sleep_in(sleep), Some(Ok(())));
+            }
+            turn.send(()).unwrap();
+            while !mapping.is_suspended() {
+                queue.poll().unwrap();
+            }
+            queue.poll().unwrap();
+            assert_eq!(wakeups.try_recv(), Err(mpsc::TryRecvError::Empty), "nobody slept");
+            queue.submit(0, Request::Read { offset: 0, len: 4096 }).expect("there is room");
+            assert_eq!(queue.sleep_in(|| ()), None, "a request is in flight");
+        });
+        for suspends in [true, false, true] {
+            turns.recv_timeout(LONG).unwrap();
+            if suspends { mapping.suspend(LONG) } else { mapping.resume() }.unwrap();
+        }
+    });
 }

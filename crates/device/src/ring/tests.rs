@@ -93,3 +93,22 @@ fn timeouts_come_in_their_order_and_not_early() {
     seen.sort_unstable();
     assert!(seen.into_iter().eq(0..20));
 }
+
+#[test]
+fn a_ring_serves_a_channel_until_all_its_completions_are_taken() {
+    let mut ring = Ring::new(4).unwrap();
+    let wakeup = crate::Wakeup::new().unwrap();
+    ring.watch(wakeup.as_fd(), crate::POLLIN, 1).unwrap();
+    assert!(ring.serves_no_channel());
+    ring.poll(wakeup.as_fd(), crate::POLLIN, RingToken::channel(2)).unwrap();
+    ring.post(RingToken::channel(3));
+    ring.timeout(RingToken::channel(4), monotonic()).unwrap();
+    wakeup.ring();
+    let mut taken = 0;
+    while taken < 4 {
+        assert!(!ring.serves_no_channel() || taken == 3);
+        ring.wait().unwrap();
+        taken += usize::from(ring.next_completion().is_some());
+    }
+    assert!(ring.serves_no_channel());
+}
