@@ -7,11 +7,18 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{Mode, OFlags, fcntl_setfl, open};
 use rustix::io::{Errno, readv, writev};
 use rustix::ioctl::{Updater, ioctl, opcode};
 
 use crate::wire::{Body, notify, reply_header};
+
+/// The node of the mount's root (`FUSE_ROOT_ID`).
+const ROOT: u64 = 1;
+
+/// The number of a NOTIFY_REPLY, which no other request has: an answer to it, from a server that
+/// does not know the operation, answers nothing.
+const WAKEUP: u64 = u64::MAX - 1;
 
 /// A thread's descriptor for requests of FUSE. A request is answered on the descriptor that it came
 /// from.
@@ -110,6 +117,27 @@ impl FuseChannel {
         Body(&mut body).u64(node).u64(offset).u32(1).u32(0);
         body.push(byte);
         self.notify(notify::STORE, &body)
+    }
+
+    /// Makes reads wait for a request, or no longer.
+    ///
+    /// # Errors
+    /// Errors of `fcntl(2)`.
+    pub fn set_blocking(&self, blocks: bool) -> io::Result<()> {
+        let flags = if blocks { OFlags::empty() } else { OFlags::NONBLOCK };
+        Ok(fcntl_setfl(&self.device, flags)?)
+    }
+
+    /// Wakes a thread that waits in [`receive`](Self::receive), on any descriptor of the mount: it
+    /// receives a NOTIFY_REPLY, which expects no answer. Linux is asked for none of its pages of
+    /// the root.
+    ///
+    /// # Errors
+    /// Errors of the notification other than the mount's end.
+    pub fn wake_reader(&self) -> io::Result<()> {
+        let mut body = Vec::with_capacity(32);
+        Body(&mut body).u64(WAKEUP).u64(ROOT).u64(0).u32(0).u32(0);
+        self.notify(notify::RETRIEVE, &body)
     }
 
     fn notify(&self, code: i32, body: &[u8]) -> io::Result<()> {

@@ -48,6 +48,7 @@ pub mod op {
     pub const CREATE: u32 = 35;
     pub const INTERRUPT: u32 = 36;
     pub const DESTROY: u32 = 38;
+    pub const NOTIFY_REPLY: u32 = 41;
     pub const BATCH_FORGET: u32 = 42;
     pub const FALLOCATE: u32 = 43;
     pub const READDIRPLUS: u32 = 44;
@@ -78,6 +79,7 @@ pub mod notify {
 
     pub const INVAL_INODE: i32 = 2;
     pub(crate) const STORE: i32 = 4;
+    pub(crate) const RETRIEVE: i32 = 5;
 }
 
 /// In an OPEN or CREATE that cuts the file: its set-user-id and set-group-id bits are removed.
