@@ -16,7 +16,7 @@
 //!   later requests.
 //! - Started I/O is in the kernel's hands before the thread sleeps or begins another turn.
 //! - The thread sleeps in one place, its queue's ring, and only when nothing has happened since its
-//!   last look.
+//!   last look. A mount's thread may sleep in `take`, too, where its queue has nothing in flight.
 //! - Where waits have been short, the thread looks for some time before it sleeps.
 //! - The loop ends when the export is over and its client has all answers.
 

@@ -21,6 +21,7 @@
 //! Writes go through the kernel's page cache, not into it (no write-back cache is used): an
 //! acknowledged write has reached the lower device's file, and survives the end of this process.
 
+mod crowd;
 mod files;
 mod mount;
 mod pause;

@@ -60,7 +60,16 @@ pub(super) enum Operation<'a> {
     Done,
     /// The operation gets no reply.
     Silent,
+    /// The operation wakes a thread that sleeps in a read, and gets no reply.
+    Wake,
     Other(u32),
+}
+
+/// Returns the client's thread that waits for the request; `None` for requests of the kernel, and
+/// of other PID namespaces.
+pub(super) fn caller(head: &[u8; HEAD]) -> Option<u32> {
+    let word = |at: usize| head[at..].first_chunk().map(|word| u32::from_ne_bytes(*word));
+    word(32).filter(|caller| *caller != 0 && word(4) != Some(op::NOTIFY_REPLY))
 }
 
 /// Parses a request of `len` bytes, the first of them in `head`; returns `None` when it is
@@ -78,6 +87,7 @@ fn operation<'a>(opcode: u32, args: &mut RequestArgs<'a>, len: usize) -> Result<
         op::LOOKUP => Operation::Lookup { name: args.name().unwrap_or_default() },
         // The server counts no lookups, and its requests complete soon without an interrupt.
         op::FORGET | op::INTERRUPT | op::BATCH_FORGET => Operation::Silent,
+        op::NOTIFY_REPLY => Operation::Wake,
         op::GETATTR => Operation::GetAttr,
         op::SETATTR => {
             let valid = args.u32()?;

@@ -22,6 +22,6 @@ pub type Script = underseal_fuse::script::KernelScript<Error>;
 #[doc(hidden)]
 pub fn start(mapping: Arc<Mapping>, folder: bool, cache: bool) -> io::Result<Script> {
     let files = if folder { Files::folder(&mapping) } else { Files::one(&mapping) };
-    let shared = Arc::new(Shared::new(mapping, files, cache, PathBuf::from("script"), false)?);
-    Script::start(false, move |channel| Worker::new(shared, channel, None)?.run())
+    let shared = Arc::new(Shared::new(mapping, files, cache, PathBuf::from("script"), 1, false)?);
+    Script::start(false, move |channel| Worker::new(shared, 0, channel, None)?.run())
 }

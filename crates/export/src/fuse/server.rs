@@ -12,6 +12,7 @@ use underseal_datapath::Mapping;
 use underseal_fuse::{FuseChannel, FuseSession, Point, RingShare};
 
 use super::INBOX;
+use super::crowd::Crowd;
 use super::files::Files;
 use super::mount::{MountPoint, mount};
 use super::pause::{CarriedMount, Hold, namespace};
@@ -83,6 +84,7 @@ pub(super) struct Shared {
     pub(super) files: Files,
     pub(super) cache: bool,
     pub(super) turns: Turns,
+    pub(super) crowd: Arc<Crowd>,
     pub(super) hold: Hold,
     /// True when requests come through io_uring, and hardly any through the descriptor.
     pub(super) over_io_uring: AtomicBool,
@@ -111,6 +113,7 @@ impl Shared {
         files: Files,
         cache: bool,
         path: PathBuf,
+        threads: u16,
         is_held: bool,
     ) -> io::Result<Self> {
         Ok(Self {
@@ -118,6 +121,7 @@ impl Shared {
             files,
             cache,
             turns: Turns::new()?,
+            crowd: Arc::new(Crowd::new(threads)),
             hold: Hold::new(is_held),
             over_io_uring: AtomicBool::new(false),
             cut_off: AtomicBool::new(false),
@@ -189,10 +193,11 @@ impl FuseServer {
         let is_held = carried.is_some();
         let files = carried.into_iter().fold(files, Files::with);
         let path = point.path().to_owned();
-        let shared = Arc::new(Shared::new(mapping, files, config.cache, path, is_held).map_err(no_thread)?);
+        let threads = config.threads.max(1);
+        let shared = Shared::new(mapping, files, config.cache, path, threads, is_held).map_err(no_thread)?;
+        let shared = Arc::new(shared);
         // After an error the volume is unmounted, which ends the threads that have begun.
         let (ready, begun) = mpsc::channel();
-        let threads = config.threads.max(1);
         for number in 0..threads {
             let channel = session.channel(false).map_err(no_thread)?;
             let queues = queues.as_ref().ok();
@@ -200,7 +205,7 @@ impl FuseServer {
             let (presence, ready) = (Presence::new(&shared), ready.clone());
             thread::Builder::new()
                 .name(format!("fuse-{number}"))
-                .spawn(move || serve(&presence.0, channel, share.as_ref(), ready))
+                .spawn(move || serve(&presence.0, number, channel, share.as_ref(), ready))
                 .map_err(no_thread)?;
         }
         drop(ready);
@@ -437,11 +442,12 @@ fn no_thread(e: io::Error) -> Error {
 /// entries.
 fn serve(
     shared: &Arc<Shared>,
+    number: u16,
     channel: FuseChannel,
     share: Option<&RingShare>,
     ready: mpsc::Sender<Result<Option<String>>>,
 ) {
-    let begun = Worker::new(shared.clone(), channel, share);
+    let begun = Worker::new(shared.clone(), number, channel, share);
     let (worker, begun) = match begun {
         Ok(mut worker) => {
             let registered = worker.register();

@@ -65,7 +65,9 @@ impl Turns {
     }
 
     fn ring(&self, times: u64) {
-        raise(&self.wakeup, times);
+        if times > 0 {
+            raise(&self.wakeup, times);
+        }
     }
 }
 

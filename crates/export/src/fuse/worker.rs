@@ -5,10 +5,11 @@
 //!   io_uring (entries.rs)    --+
 //! ```
 
+mod asleep;
 mod begin;
 mod entries;
 
-use std::io::{self, IoSliceMut};
+use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,6 +21,7 @@ use underseal_device::POLLIN;
 use underseal_fuse::wire::Body;
 use underseal_fuse::{FuseChannel, ReceivedRequest, RingShare};
 
+use self::asleep::Sleeper;
 use self::entries::ThreadEntries;
 use super::INBOX;
 use super::protocol::HEAD;
@@ -50,7 +52,7 @@ const WANTED: u32 = READABLE + 1;
 
 pub(super) struct Worker {
     shared: Arc<Shared>,
-    channel: FuseChannel,
+    channel: Arc<FuseChannel>,
     queue: Queue,
     head: [u8; HEAD],
     /// The buffer that payloads arrive in. One of the longest writes takes the buffer along, and a
@@ -68,6 +70,7 @@ pub(super) struct Worker {
     held: Option<usize>,
     /// The number of requests in a row that had been waiting.
     row: u32,
+    sleeper: Sleeper,
     /// True when no more requests arrive, or are to be taken.
     ended: bool,
     watching: bool,
@@ -121,7 +124,12 @@ impl Answer {
 impl Worker {
     /// A worker for the calling thread. `share` is its part of the kernel's queues, if requests are
     /// to come through io_uring.
-    pub(super) fn new(shared: Arc<Shared>, channel: FuseChannel, share: Option<&RingShare>) -> Result<Self> {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        number: u16,
+        channel: FuseChannel,
+        share: Option<&RingShare>,
+    ) -> Result<Self> {
         let no_queue = |e| Error::new(ErrorKind::Io, "no queue for the mount").with_source(e);
         let options = QueueOptions { depth: DEPTH, max_request: IN_FLIGHT };
         let mapping = shared.mapping.clone();
@@ -140,6 +148,9 @@ impl Worker {
                 Some(ThreadEntries::new(share).map_err(no_memory)?)
             }
         };
+        let channel = Arc::new(channel);
+        let (crowd, own) = (shared.crowd.clone(), channel.clone());
+        queue.set_outside_wakeup(move || crowd.call(number, &own));
         Ok(Self {
             shared,
             channel,
@@ -152,6 +163,7 @@ impl Worker {
             readable: true,
             held: None,
             row: 0,
+            sleeper: Sleeper::new(number),
             ended: false,
             watching: false,
             resting: false,
@@ -165,10 +177,6 @@ impl Worker {
     /// Serves until the volume is unmounted, and finishes the requests in flight.
     pub(super) fn run(mut self) -> Result<()> {
         export_loop::serve(&mut self)
-    }
-
-    fn receive(&mut self) -> io::Result<ReceivedRequest> {
-        self.channel.receive(&mut [IoSliceMut::new(&mut self.head), IoSliceMut::new(&mut self.inbox)])
     }
 
     fn hears_again(&mut self) {
@@ -220,12 +228,17 @@ impl Worker {
             Some(len) => len,
             None if self.request_table.is_full() => return Ok(Took::NoRoom),
             None => match self.receive()? {
-                ReceivedRequest::Request(len) => len,
-                ReceivedRequest::Nothing => {
+                None => return Ok(Took::Pause),
+                Some(ReceivedRequest::Request(len)) => {
+                    self.note_caller();
+                    len
+                }
+                Some(ReceivedRequest::Nothing) => {
+                    self.sleeper.note(true);
                     (self.row, self.readable) = (0, !self.shared.over_io_uring.load(Ordering::Relaxed));
                     return Ok(Took::Nothing);
                 }
-                ReceivedRequest::Ended => {
+                Some(ReceivedRequest::Ended) => {
                     self.ended = true;
                     return Ok(Took::Nothing);
                 }
@@ -243,7 +256,9 @@ impl Worker {
         while let Some(completion) = self.queue.next_completion() {
             self.answer(completion)?;
         }
-        Ok(Took::Request(if self.request_table.is_empty() { 0 } else { len }))
+        let at_once = self.request_table.is_empty();
+        self.sleeper.note(at_once && len < LONG && self.last < LONG);
+        Ok(Took::Request(if at_once { 0 } else { len }))
     }
 
     /// Handles one event of the ring. Returns true when the ring had one.
@@ -271,14 +286,14 @@ impl Worker {
         if self.watching {
             return Ok(());
         }
-        if self.request_table.is_empty() && turns.somebody_listens() {
+        if self.request_table.is_empty() && self.others_listen() {
             if !self.resting {
                 self.queue.watch(turns.as_fd(), POLLIN, WANTED)?;
                 self.resting = true;
                 turns.rests();
             }
             // The listening thread may have taken a request since, without seeing this one.
-            if turns.somebody_listens() {
+            if self.others_listen() {
                 return Ok(());
             }
         }
@@ -406,6 +421,7 @@ impl Drop for Worker {
             self.shared.hold.rests(false);
         }
         self.hears_again();
+        self.leave();
         self.shared.turns.call_all();
     }
 }

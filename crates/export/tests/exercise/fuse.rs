@@ -23,8 +23,8 @@ const WRITE: u32 = 16;
 const FALLOCATE: u32 = 43;
 /// An FALLOCATE that does not extend the file.
 const KEEP_SIZE: u32 = 1;
-/// FORGET, INTERRUPT, BATCH_FORGET.
-const SILENT: [u32; 3] = [2, 36, 42];
+/// FORGET, INTERRUPT, NOTIFY_REPLY, BATCH_FORGET.
+const SILENT: [u32; 4] = [2, 36, 41, 42];
 const OPERATIONS: [u32; 16] = [READ, WRITE, READ, WRITE, FALLOCATE, 20, 1, 3, 4, 14, 17, 27, 28, 18, 2, 46];
 
 /// The longest read and write. One such request fits into a socket, and so do several shorter ones

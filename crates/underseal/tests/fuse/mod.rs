@@ -5,6 +5,7 @@
 //!   files.rs       the file's behaviour: sizes, writes of all kinds, holes, folders, NBD beside it
 //!   fio.rs         random requests by several threads, written, read and verified
 //!   filesystems.rs loop devices with ext4, xfs and btrfs
+//!   crowd.rs       threads that sleep in reads, and orders for them
 //!   ending.rs      unmounted, stopped, stopped while in use, killed
 //!   io_uring.rs    requests through io_uring, and when not
 //!   desktop.rs     shown on the desktop by udisks, which may lie; folders that strangers made
@@ -16,6 +17,7 @@
 //! ```
 
 mod control;
+mod crowd;
 mod desktop;
 mod ending;
 mod files;

@@ -46,6 +46,10 @@ impl Worker {
         let asked = Asked { unique, origin };
         let answered = match operation {
             Operation::Silent => return Ok(true),
+            Operation::Wake => {
+                self.shared.crowd.pass_on(&self.channel);
+                return Ok(true);
+            }
             Operation::Read { offset, size } => self.read(asked, node, offset, size),
             Operation::Write { offset, size, flags } => self.write(asked, node, offset, size, flags),
             Operation::Fsync => Ok(self.try_to_start(asked, Answer::Done, Job::Flush)),
