@@ -58,7 +58,7 @@ impl OpenFile {
             self.told.store(state.size(), Relaxed);
         }
         if let Some(writer) = writer {
-            // One thread at a time comes here, so no writer is set yet.
+            // The count of writers is locked, so no other thread has set it.
             let _ = self.writer.set(writer);
         }
         Ok(())
