@@ -69,8 +69,13 @@ pub(crate) fn open_file() -> Option<OwnedFd> {
 
 /// Lists the log file, which is open, with the sandbox's helper, for a later [`reopen`].
 pub(crate) fn will_reopen() {
-    if let Sink::File { path, file } = &*LOGGER.lock() {
-        underseal_sandbox::will_open_log(path, file);
+    let log = match &*LOGGER.lock() {
+        Sink::File { path, file } => file.try_clone().ok().map(|file| (path.clone(), file)),
+        Sink::Stderr | Sink::Syslog(_) => None,
+    };
+    // The logger is free: a file that is not listed is warned of.
+    if let Some((path, file)) = log {
+        underseal_sandbox::will_open_log(&path, file);
     }
 }
 

@@ -321,3 +321,20 @@ fn a_sandboxed_server_s_log_file_goes_on_after_an_upgrade() {
     operator.does("close image");
     assert!(fs::read_to_string(&log).unwrap().contains("close"));
 }
+
+/// The sandbox's helper opens no path by which the kernel shows an open file.
+#[test]
+fn a_log_file_that_cannot_be_opened_again_is_warned_of() {
+    let operator = Operator::new();
+    let volume = Volume::luks2(&operator.scratch, "20M");
+    let log = operator.scratch.path("log");
+    let mut open = tool("timeout");
+    let command = volume.command("open");
+    open.arg("60").arg(command.get_program()).args(command.get_args());
+    open.args(["--daemon", "--log-file", "/dev/stderr", "--nbd"]);
+    open.arg(format!("unix:{}", text(&operator.scratch.path("socket"))));
+    open.env("UNDERSEAL_RUNTIME_DIR", operator.directory()).stderr(File::create(&log).unwrap());
+    assert!(open.status().unwrap().success(), "{}", fs::read_to_string(&log).unwrap());
+    assert!(fs::read_to_string(&log).unwrap().contains("/dev/stderr: the sandbox's helper cannot find it"));
+    operator.does("close image");
+}
