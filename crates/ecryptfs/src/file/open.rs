@@ -24,7 +24,7 @@ pub(crate) struct OpenFile {
     writer: OnceLock<OwnedFd>,
     /// The number of opens for writing.
     writers: Mutex<u64>,
-    /// True when a reader's lock could not be taken.
+    /// True when the lock of a reader is to be taken yet.
     lacks_lock: AtomicBool,
     view: Arc<LowerView>,
     /// Readers share the file; a writer has it alone.

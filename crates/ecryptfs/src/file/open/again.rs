@@ -69,8 +69,12 @@ impl OpenFile {
     pub(crate) fn end_writing(&self, stays: bool) {
         let mut writers = self.writers();
         *writers -= 1;
-        if *writers == 0 && stays && !self.is_plain() {
-            self.share();
+        if *writers == 0 && !self.is_plain() {
+            match stays {
+                true => self.share(),
+                // Another thread may just be taking it for a reader.
+                false => self.lacks_lock.store(true, Relaxed),
+            }
         }
     }
 
