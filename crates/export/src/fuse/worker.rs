@@ -257,7 +257,7 @@ impl Worker {
             self.answer(completion)?;
         }
         let at_once = self.request_table.is_empty();
-        self.sleeper.note(at_once && len < LONG && self.last < LONG);
+        self.sleeper.note(at_once);
         Ok(Took::Request(if at_once { 0 } else { len }))
     }
 

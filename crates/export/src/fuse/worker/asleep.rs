@@ -123,7 +123,8 @@ impl Worker {
             return Ok(());
         }
         if joins {
-            // The read has no time limit after which a wait would free the memory.
+            // The read has no time limit after which a wait would free the memory. In a crowd a
+            // thread keeps at most that of the one request that it answers at a time.
             self.queue.shrink();
         } else {
             self.shared.crowd.leave();
