@@ -1,11 +1,10 @@
 //! From an image and a secret to a mapping that accepts requests.
 
+mod handover;
 mod locks;
 
-use std::fs::File;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,9 +24,10 @@ use crate::integrity;
 use crate::lower::{Lower, is_remote};
 use crate::passphrase::{Secret, volume_key_file};
 use crate::persona::{Keyslot, persona};
-use crate::reencryption::{self, Bytes, Kept, Keys, Place, Stood, Where};
+use crate::reencryption::{self, Bytes, Kept, Keys, Place, Stood};
 use crate::{foreign, part, tokens};
 
+pub(crate) use handover::go_on;
 pub(crate) use locks::Locks;
 use locks::detached_header;
 
@@ -249,70 +249,6 @@ impl Opened {
             image: None,
         }
     }
-}
-
-/// A volume that the old server of a handover has opened with these options and key, over its open
-/// image, and over the detached header with that device and inode number. Fails when this version
-/// would read or write other bytes; with the header's errors.
-pub(crate) fn go_on(
-    args: &VolumeArgs,
-    (image, apart_file): (Arc<FileDevice>, Option<(u64, u64)>),
-    volume: Volume,
-    opened: status::Opened,
-    (key, size): (Key, Option<u64>),
-) -> Result<Opened> {
-    let read_only = image.geometry().read_only;
-    let lower = Lower::File(image.clone());
-    let options = args.lower.options(read_only);
-    let (apart, mut header) = detached_header(args, read_only)?;
-    let same = |of: &std::fs::Metadata| (of.dev(), of.ino());
-    let descriptor = |file: &File| Path::new("/proc/self/fd").join(file.as_raw_fd().to_string());
-    let header_now = match (&apart, &args.header) {
-        (Some(Where::File(file)), Some(name)) => {
-            let file = file.file().try_clone().map_err(|e| Error::io(name, "cannot be kept open", e))?;
-            let opened = file.metadata().map_err(|e| Error::io(name, "cannot be looked at", e))?;
-            if apart_file.is_some_and(|expected| expected != same(&opened)) {
-                let what = format!("{}: that is not the header that the server has open", name.display());
-                return Err(Error::new(Exit::Failed, what).with_remedy("close the volume, and open it again"));
-            }
-            header.push(file);
-            header.last().map(descriptor)
-        }
-        _ => args.header.clone(),
-    };
-    let kept = Kept::Header { apart, allow_null: args.allow_null };
-    let (there, open) = (std::fs::metadata(&args.image), image.file().metadata());
-    if !matches!((&there, &open), (Ok(there), Ok(open)) if same(there) == same(open)) {
-        let what = format!("{}: that is no longer the name of the open image", args.image.display());
-        return Err(Error::new(Exit::Failed, what).with_remedy("rename it back"));
-    }
-    let opened = status::Opened { header: header_name(args, opened.format), ..opened };
-    let place = Place::open(lower.again(), kept, read_only);
-    let check = match opened.format {
-        Format::Luks1 | Format::Luks2 => {
-            let (on, _) = place.bytes()?;
-            let name = args.header.as_ref().unwrap_or(&args.image);
-            let header = Header::read(&*on).map_err(|e| e.in_file(name))?;
-            // The old server has the volume open, too.
-            place.keep_open(&header).map_err(|e| e.in_file(name))?;
-            let unlock = UnlockOptions { allow_null: args.allow_null, ..UnlockOptions::default() };
-            let key = header.volume_key(Key::new(key.as_bytes())?, &unlock).map_err(|e| e.in_file(name))?;
-            Some(header.key_check(&key).map_err(|e| e.in_file(name))?)
-        }
-        _ => None,
-    };
-    let is_direct = options.direct && is_block_device(&args.image);
-    let can_reencrypt = opened.format == Format::Luks2 && !read_only && !is_direct;
-    let (inside, reencryption) = match can_reencrypt {
-        true => (Some(Inside { place, stood: None }), Vec::new()),
-        false => (None, place.into_locks()),
-    };
-    let locks = Locks::new(reencryption, header);
-    let known = Known { check, size, key: Some(Arc::new(key)) };
-    let lower = [Some(descriptor(image.file())), header_now].into_iter().flatten().collect();
-    let mapping = Mapping::new(volume, image.clone() as Arc<dyn Device>)?;
-    let (layers, image) = (Vec::new(), Some(image));
-    Ok(Opened { mapping, lower, opened, known, inside, unfinished: false, locks, layers, image })
 }
 
 fn is_block_device(path: &Path) -> bool {

@@ -111,6 +111,14 @@ struct Place {
     links: Vec<Link>,
 }
 
+impl Place {
+    /// Notes that the kernel has looked a name up. Returns false for one that is not known yet.
+    fn is_found(&mut self, parent: &FileNode, name: &[u8]) -> bool {
+        let known = self.links.iter_mut().find(|link| link.is(parent, name));
+        known.map(|link| link.found = Instant::now()).is_some()
+    }
+}
+
 #[derive(Clone)]
 struct Link {
     parent: Arc<FileNode>,
@@ -185,9 +193,8 @@ impl FileNode {
             above.extend(place.links.iter().map(|link| link.parent.clone()));
         }
         let mut place = locked(&self.place);
-        match place.links.iter_mut().find(|link| link.is(parent, name)) {
-            Some(link) => link.found = Instant::now(),
-            None => place.links.push(Link::new(parent, name)),
+        if !place.is_found(parent, name) {
+            place.links.push(Link::new(parent, name));
         }
     }
 
@@ -347,15 +354,12 @@ impl Nodes {
             node
         };
         let mut place = locked(&node.place);
-        if let Some((parent, name)) = link.filter(|_| node.id != ROOT) {
-            match place.links.iter_mut().find(|link| link.is(parent, name)) {
-                Some(link) => link.found = Instant::now(),
-                None => {
-                    drop(place);
-                    self.link(&node, parent, name);
-                    place = locked(&node.place);
-                }
-            }
+        if let Some((parent, name)) = link.filter(|_| node.id != ROOT)
+            && !place.is_found(parent, name)
+        {
+            drop(place);
+            self.link(&node, parent, name);
+            place = locked(&node.place);
         }
         if let (None, Some(fd)) = (&place.fd, fd) {
             self.keep(&node, &mut place, Arc::new(fd));

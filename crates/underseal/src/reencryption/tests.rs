@@ -2,7 +2,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use underseal_volume::luks2::{BeginOptions, NewKey, Passphrase};
-use underseal_volume::reencrypt::{Alone, Claim, Direction, Foreground, Pace, Protection};
+use underseal_volume::reencrypt::{Alone, Claim, Direction, Foreground, Options, Pace, Protection};
 use underseal_volume::{ActivateOptions, Cost, FormatOptions, NewHeader, Pbkdf, UnlockOptions, Volume};
 
 use super::*;
