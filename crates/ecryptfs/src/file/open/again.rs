@@ -51,6 +51,8 @@ impl OpenFile {
             match alone.and_then(|()| FileState::of(&self.view, fd)) {
                 Ok(now) => *state = now,
                 Err(e) => {
+                    // The descriptor for writing is closed, and must not have the file alone.
+                    let _ = lock::lock(fd, LockMode::Shared);
                     self.share();
                     return Err(e);
                 }
