@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::support::mounts::{cannot_fuse, skip};
 use crate::support::scratch::assert_same;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::{Volume, text};
-use crate::support::{Scratch, run};
+use crate::support::{Scratch, Server, run};
 
 /// Long enough for an order on a busy machine, and shorter than any wait for threads.
 const SOON: Duration = Duration::from_secs(3);
@@ -83,15 +83,21 @@ fn serve_three(path: &Path, act: impl FnOnce()) {
     });
 }
 
+/// A volume of the operator's, as a file that two threads serve.
+fn served(operator: &Operator) -> (PathBuf, Volume, Server) {
+    let path = operator.scratch.file("plain", b"");
+    let options = ["--hand-over", "--fuse-no-cache", "--fuse-threads", "2", "--fuse", text(&path)];
+    let (volume, server) = operator.open(&options);
+    (path, volume, server)
+}
+
 #[test]
 fn orders_reach_threads_that_sleep_in_reads() {
     if let Some(reason) = cannot_fuse() {
         return skip("orders_reach_threads_that_sleep_in_reads", reason);
     }
     let operator = Operator::new();
-    let path = operator.scratch.file("plain", b"");
-    let options = ["--hand-over", "--fuse-no-cache", "--fuse-threads", "2", "--fuse", text(&path)];
-    let (_volume, _server) = operator.open(&options);
+    let (path, _volume, _server) = served(&operator);
     let file = File::open(&path).unwrap();
     let obeys = |order: &str| {
         let begun = Instant::now();
@@ -116,9 +122,7 @@ fn orders_reach_threads_of_busy_clients() {
         return skip("orders_reach_threads_of_busy_clients", reason);
     }
     let operator = Operator::new();
-    let path = operator.scratch.file("plain", b"");
-    let options = ["--hand-over", "--fuse-no-cache", "--fuse-threads", "2", "--fuse", text(&path)];
-    let (volume, _server) = operator.open(&options);
+    let (path, volume, _server) = served(&operator);
     serve_three(&path, || {
         for _ in 0..3 {
             operator.does("suspend image");
