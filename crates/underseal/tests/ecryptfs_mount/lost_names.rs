@@ -3,14 +3,15 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, mkdirat, mknodat, openat};
 
 use crate::ecryptfs_mount::mounted::{Folder, client, unable};
 use crate::support::tools::{PATIENCE, output, wait_until};
+use crate::support::{run, tool};
 
 /// Writes a file that the kernel knows then, and one to take its place.
 fn known(folder: &Folder) {
@@ -183,4 +184,46 @@ fn a_pipe_that_was_renamed_below_is_the_same_pipe() {
     assert_eq!(text, "through");
     drop(reader);
     mount.unmount();
+}
+
+/// How many folders lie in each other: more than a thread's stack has frames for.
+const DEEP: usize = 12_000;
+
+/// Goes down the folders, from a folder of the mount or below it.
+fn descend(start: &Path, step: impl Fn(&OwnedFd)) -> OwnedFd {
+    let flags = OFlags::PATH | OFlags::DIRECTORY;
+    (0..DEEP).fold(openat(CWD, start, flags, Mode::empty()).unwrap(), |folder, _| {
+        step(&folder);
+        openat(&folder, "d", flags, Mode::empty()).unwrap()
+    })
+}
+
+#[test]
+fn thousands_of_folders_in_each_other_end_no_mount() {
+    if unable("thousands_of_folders_in_each_other_end_no_mount") {
+        return;
+    }
+    let folder = Folder::new();
+    fs::write(folder.below("other"), "").unwrap();
+    fs::create_dir(folder.below("deep")).unwrap();
+    let last = descend(&folder.below("deep"), |folder| mkdirat(folder, "d", Mode::RWXU).unwrap());
+    // A failure to open it is logged with its path.
+    let make = OFlags::WRONLY | OFlags::CREATE;
+    File::from(openat(&last, "damaged", make, Mode::RUSR).unwrap()).write_all(&[1; 20_000]).unwrap();
+    drop(last);
+    // Few descriptors: those of the folders above are opened again.
+    for limits in ["true", "ulimit -n 512"] {
+        let mount = folder.mount_under(limits);
+        let last = descend(&folder.at("deep"), |_| ());
+        assert!(openat(&last, "damaged", OFlags::RDONLY, Mode::empty()).is_err(), "{limits}");
+        let (inside, flags) = (Path::new("/proc/self/fd").join(last.as_raw_fd().to_string()), OFlags::PATH);
+        assert_eq!(fs::read_dir(inside).unwrap().count(), 1, "{limits}");
+        assert!(openat(&last, "..", flags, Mode::empty()).is_ok(), "{limits}");
+        assert_eq!(fs::metadata(folder.at("other")).unwrap().len(), 0, "{limits}");
+        drop(last);
+        let log = mount.unmount_after_errors();
+        assert!(log.contains("../d/d") && log.contains("d/damaged: open: "), "{limits}: {log}");
+    }
+    // The folder's own removal would have a descriptor of each.
+    run(tool("rm").arg("-r").arg(folder.below("deep")));
 }

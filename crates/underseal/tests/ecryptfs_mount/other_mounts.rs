@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{XattrFlags, fsetxattr, ftruncate};
@@ -378,4 +379,43 @@ fn a_plain_file_is_read_as_it_grows_below_when_its_writer_has_gone() {
     }
     drop(reader);
     mount.unmount();
+}
+
+/// A race: one mount locks the file for writing as often as it can, while a reader of the other one
+/// becomes a writer, or does not.
+#[test]
+fn a_file_that_a_mount_has_open_is_never_another_ones_to_write() {
+    const TRIES: u32 = 600;
+    if unable("a_file_that_a_mount_has_open_is_never_another_ones_to_write") {
+        return;
+    }
+    let (outer, inner) = outer_and_inner();
+    let (mount, other) = (outer.mount(""), inner.mount(""));
+    let (one, two) = (outer.at("sub/file"), inner.at("file"));
+    append(&one, "bytes").unwrap();
+    // The number of the try whose reader is open, or 0.
+    let (reading, ends) = (AtomicU32::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let thief = scope.spawn(|| {
+            let mut stolen = 0;
+            while !ends.load(SeqCst) {
+                let before = reading.load(SeqCst);
+                let opened = File::options().write(true).open(&one);
+                stolen += u32::from(opened.is_ok() && before > 0 && reading.load(SeqCst) == before);
+            }
+            stolen
+        });
+        for number in 1..=TRIES {
+            let reader = patiently(File::options().read(true), &two).unwrap();
+            reading.store(number, SeqCst);
+            let writer = File::options().write(true).open(&two);
+            std::thread::sleep(Duration::from_millis(1));
+            reading.store(0, SeqCst);
+            drop((writer, reader));
+        }
+        ends.store(true, SeqCst);
+        assert_eq!(thief.join().unwrap(), 0);
+    });
+    other.unmount_after_errors();
+    mount.unmount_after_errors();
 }

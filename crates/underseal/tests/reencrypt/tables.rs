@@ -186,9 +186,12 @@ fn other_keys_and_other_tables_are_refused() {
     let again = Ran::from(crate::support::output(&mut case.reencrypt("small", "large", "--init-only")));
     assert_eq!(again.code, Some(2), "{again:?}");
     assert!(image == std::fs::read(case.path("image")).unwrap(), "nothing was changed");
-    let server = case.open("small", "large", &["--reencrypt=full", "--name", "table"]);
+    let log = case.path("log").display().to_string();
+    let server = case.open("small", "large", &["--reencrypt=full", "--name", "table", "--log-file", &log]);
     crate::reencrypt::online::wait_for(&case.operator, "table", "done");
     server.stop();
+    let log = std::fs::read_to_string(log).unwrap();
+    assert!(!log.contains("the sandbox has refused"), "{log}");
     case.holds("large");
 }
 
