@@ -84,7 +84,10 @@ pub mod notify {
 
 /// In an OPEN or CREATE that cuts the file: its set-user-id and set-group-id bits are removed.
 pub const OPEN_KILL_SUIDGID: u32 = 1;
-/// In a WRITE: the same.
+/// In a WRITE: the kernel writes pages back, such as those that a process has mapped. It takes any
+/// answer but an error for all of them, and no caller sees the number of bytes.
+pub const WRITE_CACHE: u32 = 1;
+/// In a WRITE: its set-user-id and set-group-id bits are removed.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// In a SETXATTR: the set-group-id bit is removed.
 pub const ACL_KILL_SGID: u32 = 1;

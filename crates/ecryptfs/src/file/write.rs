@@ -13,7 +13,7 @@ use crate::{EXTENT, HeaderLocation};
 impl OpenFile {
     /// Writes the first `len` bytes of `data`, and destroys them; `data` must have another extent
     /// behind them. `scratch` has room for the request and two more extents. Returns the number of
-    /// bytes written, which is smaller when the lower filesystem is full.
+    /// bytes written, which is smaller when the lower filesystem is full and the caller looks at it.
     ///
     /// Fails with the lower file's error, and with `EINTR` when the caller no longer waits.
     pub(crate) fn write(
@@ -22,6 +22,7 @@ impl OpenFile {
         len: usize,
         data: &mut [u8],
         scratch: &mut [u8],
+        short: ShortWrite,
         is_over: IsOver<'_>,
     ) -> Result<usize, FsError> {
         if len == 0 {
@@ -31,7 +32,7 @@ impl OpenFile {
         // Only a file without a header, or an encrypted file, needs a writer's lock: for plain
         // files the lower filesystem has its own.
         if matches!(*self.reading(), FileState::Plain) {
-            return done(write_most(self.as_fd(), &data[..len], offset));
+            return short.answer(write_most(self.as_fd(), &data[..len], offset));
         }
         let _busy = self.grows_far(offset).then(|| self.busy());
         let mut state = self.writing()?;
@@ -72,7 +73,7 @@ impl OpenFile {
         if whole > 0 && reached > size {
             self.set_size(sealed, reached)?;
         }
-        done((whole, failed))
+        short.answer((whole, failed))
     }
 
     /// Reads an extent before a part of it is written: zeros behind the file's end.
@@ -107,9 +108,20 @@ impl OpenFile {
     }
 }
 
-fn done((written, failed): (usize, Option<Errno>)) -> Result<usize, FsError> {
-    match failed {
-        Some(e) if written == 0 => Err(e.into()),
-        _ => Ok(written),
+/// What a write answers of which the lower filesystem took a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ShortWrite {
+    /// The number of bytes written: the caller writes the rest, and finds the error.
+    Counted,
+    /// The error: the kernel writes pages back, and takes any other answer for all of them.
+    Failed,
+}
+
+impl ShortWrite {
+    fn answer(self, (written, failed): (usize, Option<Errno>)) -> Result<usize, FsError> {
+        match failed {
+            Some(e) if written == 0 || self == Self::Failed => Err(e.into()),
+            _ => Ok(written),
+        }
     }
 }

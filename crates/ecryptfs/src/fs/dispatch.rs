@@ -19,6 +19,7 @@ use super::pages::PageMemory;
 use super::rings::Returned;
 use super::slow::{Slow, SlowRequest, SlowRequests};
 use super::{Answer, Fs, LARGEST, caller, identity};
+use crate::file::ShortWrite;
 
 /// The way of a reply.
 #[derive(Clone)]
@@ -241,7 +242,11 @@ impl FsWorker {
             Some(lent) => &mut lent[..],
             None => self.inbox.data(),
         };
-        let written = file.write(offset, size, data, &mut self.scratch, &is_over);
+        let short = match flags & wire::WRITE_CACHE {
+            0 => ShortWrite::Counted,
+            _ => ShortWrite::Failed,
+        };
+        let written = file.write(offset, size, data, &mut self.scratch, short, &is_over);
         let written = match written {
             Ok(written) => written,
             Err(e) => return Err(self.fs.tell(&*self.fs.nodes.get(header.node)?, "write", &e)),

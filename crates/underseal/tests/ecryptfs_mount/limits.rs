@@ -8,6 +8,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::process::{Resource, Rlimit, prlimit};
 
 use crate::ecryptfs_mount::mounted::{Folder, unable};
+use crate::support::{run, tool};
 
 const HEADER: usize = 8192;
 const EXTENT: usize = 4096;
@@ -87,4 +88,29 @@ fn a_lower_write_that_ends_inside_of_an_extent_is_taken_back() {
     let log = mount.unmount_after_errors();
     assert!(log.contains("file: extent 0 is damaged") && log.contains("try: write"), "{log}");
     assert!(fs::read(folder.below("file")).unwrap()[HEADER + EXTENT..] == before[HEADER + EXTENT..]);
+}
+
+/// The kernel sends several mapped pages as one write, and takes a short answer for all of them.
+const MAPPED: &str = r#"
+import errno, mmap, os, sys
+file = open(sys.argv[1], "r+b")
+pages = mmap.mmap(file.fileno(), 0)
+pages[:] = b"n" * len(pages)
+try:
+    pages.flush()
+    sys.exit("nothing was said of bytes that are lost")
+except OSError as e:
+    assert e.errno in (errno.EFBIG, errno.EIO), e
+"#;
+
+#[test]
+fn mapped_bytes_that_have_no_room_are_an_error_of_the_sync() {
+    if unable("mapped_bytes_that_have_no_room_are_an_error_of_the_sync") {
+        return;
+    }
+    let (folder, _) = made();
+    let limit = HEADER + EXTENT + 1024;
+    let mount = folder.mount_under(&format!("prlimit --pid $$ --fsize={limit}"));
+    run(tool("python3").args(["-c", MAPPED]).arg(folder.at("file")));
+    mount.unmount_after_errors();
 }
