@@ -15,6 +15,7 @@
 //!     |- nodes.rs       what the kernel knows of
 //!     |- sizes.rs       how long files were that it has forgotten
 //!     |- cached.rs      when the kernel's pages of a file are dropped
+//!     |- notifications.rs  which of them the kernel waits for
 //!     |- times.rs       whether a lower file's times will show its next change
 //!     |- kernel_size.rs the size of a file that the kernel has, and the one that it has not
 //!     |- handles.rs     what is open
@@ -52,6 +53,7 @@ mod kernel_size;
 mod long_names;
 mod mount;
 mod nodes;
+mod notifications;
 mod pages;
 mod rings;
 pub mod script;

@@ -7,7 +7,8 @@
 //! open for writing is answered while pages are dropped.
 //!
 //! The kernel waits for reads under way in the pages that it drops. So threads that take requests
-//! do not tell it to: those for slow requests do.
+//! do not tell it to: those for slow requests do, and do not wait for long. A file whose pages have
+//! not been dropped by then is opened without them: all its reads and writes come here.
 
 use std::sync::{Arc, MutexGuard, TryLockError};
 
@@ -110,9 +111,9 @@ impl Fs {
         Ok(true)
     }
 
-    /// Has the kernel drop its pages of a file. Returns false when it does not.
-    fn drop_pages(&self, node: &FileNode) -> bool {
-        self.kernel.get().is_some_and(|kernel| kernel.forget(node.id, Some(0)).is_ok())
+    /// Has the kernel drop its pages of a file. Returns false when it does not, or not soon.
+    fn drop_pages(&self, node: &Arc<FileNode>) -> bool {
+        self.notify(node, |kernel, id| kernel.forget(id, Some(0)))
     }
 
     /// Drops the kernel's pages of a file that is open for reading, if the lower file has changed:

@@ -70,8 +70,11 @@ impl Fs {
                 file.kill_suid()?;
             }
         }
-        let keep = if opening.are_pages_right { open_flag::KEEP_CACHE } else { 0 };
-        Ok(Some((self.handles.add_file(file), opened(keep))))
+        // Pages that are wrong, or will be dropped at any time, are not read, and no write puts its
+        // bytes there.
+        let direct =
+            if opening.are_pages_right && !locked(&node.file).is_notified { 0 } else { open_flag::DIRECT_IO };
+        Ok(Some((self.handles.add_file(file), opened(open_flag::KEEP_CACHE | direct))))
     }
 
     /// Returns handle and flags of a new file that is open already.

@@ -125,10 +125,9 @@ impl Fs {
 
     /// Moves the kernel's end of a file to `size`, which is not 0, if it lies before. Returns false
     /// when the file's last byte cannot be read, or the kernel does not take it.
-    fn store_end(&self, node: &FileNode, file: &OpenFile, size: u64) -> bool {
+    fn store_end(&self, node: &Arc<FileNode>, file: &OpenFile, size: u64) -> bool {
         let mut scratch = [0; 3 * EXTENT];
         let last = file.read(size - 1, 1, &mut scratch).ok().and_then(|last| scratch[last].first().copied());
-        let Some((kernel, byte)) = self.kernel.get().zip(last) else { return false };
-        kernel.store(node.id, size - 1, byte).is_ok()
+        last.is_some_and(|byte| self.notify(node, move |kernel, id| kernel.store(id, size - 1, byte)))
     }
 }

@@ -77,6 +77,21 @@ pub(super) struct FileSlot {
     pub(super) size: Option<(FileVersion, u64)>,
     pub(super) end: KernelSize,
     pub(super) cached: CachedPages,
+    /// True while a notification about the file is under way.
+    pub(super) is_notified: bool,
+}
+
+impl FileNode {
+    fn new(
+        (id, key, kind): (u64, FileIdentity, FileType),
+        fd: Option<Arc<OwnedFd>>,
+        descriptors: &Arc<AtomicUsize>,
+        base: String,
+    ) -> Arc<Self> {
+        let place = Mutex::new(Place { fd, links: Vec::new() });
+        let (file, opening, used) = (Mutex::default(), Mutex::default(), AtomicBool::new(true));
+        Arc::new(Self { id, key, kind, place, used, file, opening, descriptors: descriptors.clone(), base })
+    }
 }
 
 impl FileSlot {
@@ -272,17 +287,8 @@ impl Nodes {
     pub(super) fn new(root: OwnedFd, base: String, limit: usize) -> Result<Self, Errno> {
         let stat = fstat(&root)?;
         let descriptors = Arc::new(AtomicUsize::new(1));
-        let node = Arc::new(FileNode {
-            id: ROOT,
-            key: FileIdentity::of(&stat),
-            kind: FileType::Directory,
-            place: Mutex::new(Place { fd: Some(Arc::new(root)), links: Vec::new() }),
-            used: AtomicBool::new(true),
-            file: Mutex::default(),
-            opening: Mutex::default(),
-            descriptors: descriptors.clone(),
-            base,
-        });
+        let (key, kind) = (FileIdentity::of(&stat), FileType::Directory);
+        let node = FileNode::new((ROOT, key, kind), Some(Arc::new(root)), &descriptors, base);
         let table = Table {
             by_key: HashMap::from([(node.key, node.clone())]),
             asleep: HashMap::new(),
@@ -330,19 +336,7 @@ impl Nodes {
                 _ => {
                     table.last += 1;
                     let id = table.last;
-                    let new = || {
-                        Arc::new(FileNode {
-                            id,
-                            key,
-                            kind,
-                            place: Mutex::new(Place { fd: None, links: Vec::new() }),
-                            used: AtomicBool::new(true),
-                            file: Mutex::default(),
-                            opening: Mutex::default(),
-                            descriptors: self.descriptors.clone(),
-                            base: String::new(),
-                        })
-                    };
+                    let new = || FileNode::new((id, key, kind), None, &self.descriptors, String::new());
                     let asleep = table.asleep.remove(&key).and_then(|node| node.upgrade());
                     let node = asleep.filter(|node| node.kind == kind).unwrap_or_else(new);
                     table.by_key.insert(key, node.clone());

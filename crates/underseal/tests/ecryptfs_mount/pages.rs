@@ -301,3 +301,56 @@ fn a_plain_file_that_another_program_changed_beside_a_writer_is_read_anew() {
     drop(writer);
     mount.unmount();
 }
+
+/// Opens, reads and closes a file in more threads than the mount has places for requests, while
+/// the lower file's times change: opens have the kernel drop the file's pages, and the kernel waits
+/// for the reads of them.
+const CROWD: &str = r#"
+import os, random, sys, threading, time
+path, lower = sys.argv[1:]
+end = time.time() + 4
+def read(number):
+    pages = random.Random(number)
+    while time.time() < end:
+        file = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.pread(file, 4096, pages.randrange(1000) * 4096)
+        os.close(file)
+def write():
+    while time.time() < end:
+        try:
+            os.close(os.open(path, os.O_RDWR))
+        except OSError as e:
+            print(e)
+        time.sleep(0.1)
+begun = [threading.Thread(target=read, args=(number,)) for number in range(120)]
+begun.append(threading.Thread(target=write))
+for thread in begun:
+    thread.start()
+while time.time() < end:
+    os.utime(lower)
+    time.sleep(0.02)
+for thread in begun:
+    thread.join()
+"#;
+
+#[test]
+fn opens_that_wait_for_reads_leave_them_a_place() {
+    if unable("opens_that_wait_for_reads_leave_them_a_place") {
+        return;
+    }
+    let folder = Folder::new();
+    let mount = folder.mount("");
+    fs::write(folder.at("file"), bytes(7, 4 << 20)).unwrap();
+    let mut crowd = tool("python3");
+    let crowd = crowd.args(["-c", CROWD]).arg(folder.at("file")).arg(folder.below("file"));
+    let mut crowd = crowd.spawn().unwrap();
+    let ended = within(Duration::from_secs(60), || crowd.try_wait().unwrap().is_some());
+    if !ended {
+        // Nothing else ends what waits in the kernel. The mount is in use still.
+        let _ = output(tool("umount").args(["--force", "--no-canonicalize"]).arg(&folder.plain));
+    }
+    let crowd = crowd.wait().unwrap();
+    assert!(ended && crowd.success(), "{crowd}");
+    mount.unmount_after_errors();
+}
