@@ -4,6 +4,7 @@ mod args;
 mod assembly;
 mod control;
 mod desktop;
+mod limits;
 mod listen;
 mod new_server;
 mod old_server;

@@ -19,7 +19,7 @@ use crate::support::nbd::{Client, Command};
 use crate::support::scratch::assert_same;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::Volume;
-use crate::support::{bytes, fio, seed};
+use crate::support::{bytes, fio, run, seed, tool};
 
 /// Clients notice less than this, on a busy machine too: far more than it takes.
 pub(crate) const PAUSE: Duration = Duration::from_secs(5);
@@ -365,6 +365,32 @@ fn a_supervisor_is_told_whose_word_counts_now() {
     hears("WATCHDOG=1");
     operator.does("close image");
     hears("STOPPING=1");
+}
+
+#[test]
+fn a_new_server_has_the_limits_of_the_old_one_and_not_those_of_a_shell() {
+    let operator = Operator::new();
+    let (_volume, server) = operator.open(&["--hand-over"]);
+    let mut client = Client::connect(&server.socket()).unwrap();
+    client.write(0, &[1; 65536]).unwrap();
+    let limits = |pid: u32| {
+        let all = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+        let is_asked = |line: &&str| ["file size", "cpu time", "open files"].iter().any(|l| line.contains(l));
+        all.lines().filter(is_asked).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let old = limits(operator.pid());
+    let upgrade = operator.command("upgrade image");
+    let mut limited = tool("prlimit");
+    // Without privileges a hard limit stays.
+    limited.args(["--fsize=4096:", "--cpu=2:", "--nofile=200:"]).arg(upgrade.get_program());
+    limited.args(upgrade.get_args());
+    limited.envs(upgrade.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    run(&mut limited);
+    assert_ne!(operator.pid(), server.id());
+    assert_eq!(limits(operator.pid()), old);
+    client.write(1 << 20, &[2; 65536]).unwrap();
+    client.flush().unwrap();
+    operator.does("close image");
 }
 
 #[test]

@@ -28,7 +28,7 @@ use super::assembly::{Assembly, OpenVolume, VolumeNames};
 use super::control::ControlSockets;
 use super::serve::Watch;
 use super::servers::Servers;
-use super::{control, fuse_config, nbd_server, sandbox, tls, vhost_user};
+use super::{control, fuse_config, limits, nbd_server, sandbox, tls, vhost_user};
 use crate::cli::{Cli, Command};
 use crate::commands::control::{connect, failed, refused};
 use crate::error::{Error, Result};
@@ -57,6 +57,7 @@ pub(in crate::commands) fn take_over(args: &UpgradeArgs, quiet: bool) -> Result<
     // The fork comes before any thread or key exists: see `daemon`.
     let child = daemon::fork()?;
     let (line, server) = asked(name)?;
+    server.map_or(Ok(()), limits::take_over).map_err(|e| e.within(name))?;
     let taken = prepare(name, (&line, server)).map_err(|e| e.within(name))?;
     taken.serve(name, line, child, quiet)
 }
