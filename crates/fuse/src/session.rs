@@ -1,7 +1,7 @@
 //! A mount, from its handshake to its end.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -46,6 +46,14 @@ impl FuseSession {
     /// for unmounting until this process takes over.
     pub fn over(device: OwnedFd) -> Self {
         Self { first: FuseChannel::over(device), at: None, agreed: 0 }
+    }
+
+    /// Returns the minor device number of the mount, whose major number is 0, as `stat` has it of
+    /// the mount's files. Earlier kernels do not show it of a descriptor.
+    pub fn device_number(&self) -> Option<u32> {
+        let info = format!("/proc/self/fdinfo/{}", self.as_fd().as_raw_fd());
+        let info = std::fs::read_to_string(info).ok()?;
+        info.lines().find_map(|line| line.strip_prefix("fuse_connection:"))?.trim().parse().ok()
     }
 
     /// Returns true when the kernel waits for [entries](crate::RingEntries) in all of its

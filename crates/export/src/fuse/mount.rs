@@ -78,6 +78,12 @@ impl MountPoint {
         self.point.path()
     }
 
+    /// Returns true when the mount at this path has this minor device number.
+    pub(super) fn is_of(&self, number: u32) -> bool {
+        let found = MountEntry::at(self.path()).ok().flatten();
+        found.is_some_and(|found| found.filesystem == (0, number))
+    }
+
     /// Returns true when the mount point is a folder.
     pub fn is_folder(&self) -> bool {
         self.point.kind() == FileType::Directory

@@ -159,8 +159,8 @@ impl FuseServer {
     ///
     /// # Errors
     /// As for [`mount`](Self::mount), apart from the system's refusal to mount; `Unsupported` when
-    /// the mount is in another mount namespace, or longer writes were negotiated than this version
-    /// supports.
+    /// the mount is in another mount namespace or another server's, or longer writes were
+    /// negotiated than this version supports.
     pub fn take_over(
         mapping: Arc<Mapping>,
         point: &MountPoint,
@@ -178,6 +178,10 @@ impl FuseServer {
             return no("the kernel was promised longer writes than this version takes");
         }
         let (session, carried) = (FuseSession::over(device), Some((place.since, place.gid)));
+        // The new server unmounts what is at the path, whatever the old server said of it.
+        if session.device_number().is_some_and(|number| !point.is_of(number)) {
+            return no("what is mounted there is not the old server's");
+        }
         Self::serve(mapping, point, session, config, carried, Err("the mount was taken over".into()))
     }
 

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -16,7 +16,7 @@ use underseal_export::net::Socket;
 
 use crate::control::operator::{Operator, Ran};
 use crate::control::upgrade::alone;
-use crate::support::mounts::skip;
+use crate::support::mounts::{cannot_fuse, skip};
 use crate::support::nbd::Client;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::{Volume, text, underseal};
@@ -270,6 +270,37 @@ fn an_upgrade_believes_no_server_which_file_a_socket_has() {
     assert!(ran.err.contains("is not bound to"), "{ran:?}");
     assert!(victim.exists());
     drop((confined, fds));
+    server.stop();
+}
+
+/// The new server unmounts its file at the end: a path of the old server's word could be another
+/// server's.
+#[test]
+fn an_upgrade_believes_no_server_where_its_mount_is() {
+    if let Some(reason) = cannot_fuse() {
+        return skip("an_upgrade_believes_no_server_where_its_mount_is", reason);
+    }
+    let operator = Operator::new();
+    let [own, others] = ["own", "others"].map(|name| operator.scratch.file(name, b""));
+    let (_, server) = operator.open(&["--hand-over", "--fuse", text(&own)]);
+    let other = Volume::at(&operator.scratch, "other").format("32M", &[]);
+    let other = operator.serve(&other, &["--fuse", text(&others)]);
+    let (mut offer, fds, key) = true_offer(&operator);
+    let info = |fd: &OwnedFd| fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).unwrap();
+    if !fds.iter().any(|fd| info(fd).contains("fuse_connection")) {
+        let reason = "the kernel does not show of a descriptor which mount it is of";
+        return skip("an_upgrade_believes_no_server_where_its_mount_is", reason);
+    }
+    let confined = Confined::at(&operator.directory().join("evil.sock"));
+    offer.mount.as_mut().unwrap().path = others;
+    let (ready, ran) = upgraded(&operator, &confined, (offer.clone(), &fds, &key));
+    assert!(!ready && ran.code == Some(6), "the process would have taken it: {ran:?}");
+    assert!(ran.err.contains("is not the old server's"), "{ran:?}");
+    offer.mount.as_mut().unwrap().path = own;
+    let (ready, ran) = upgraded(&operator, &confined, (offer, &fds, &key));
+    assert!(ready, "{ran:?}");
+    drop((confined, fds));
+    other.stop();
     server.stop();
 }
 
