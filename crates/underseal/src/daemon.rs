@@ -12,13 +12,14 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{Pid, Signal, WaitOptions};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT};
 
+use crate::descriptors;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 
@@ -45,7 +46,7 @@ pub(crate) fn is_detached() -> bool {
 /// No other thread may exist yet, and no descriptor that this program has opened. Fails with
 /// `Failed` when the system refuses.
 pub(crate) fn fork() -> Result<Child> {
-    let inherited = inherited();
+    let inherited = descriptors::inherited();
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(failed)?;
     let parent = rustix::process::getpid();
     // SAFETY: this is the only thread (`open` forks before it starts any), so the child has the
@@ -106,18 +107,6 @@ impl Child {
         let _ = rustix::io::write(&self.parent, format!("!{last}").as_bytes());
         Ok(())
     }
-}
-
-/// Returns the open descriptors apart from the standard ones.
-fn inherited() -> Vec<RawFd> {
-    // The directory is closed by the time its numbers are used, so its own number is invalid then.
-    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
-    let numbers = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let numbers: Vec<RawFd> = numbers.filter(|fd| *fd > 2).collect();
-    // SAFETY: the borrow lasts for this call, which fails cleanly on a number that is no open
-    // descriptor.
-    let is_open = |fd: &RawFd| rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(*fd) }).is_ok();
-    numbers.into_iter().filter(is_open).collect()
 }
 
 /// Waits until the child is ready or has ended, and returns the exit status.

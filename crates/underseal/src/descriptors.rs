@@ -1,10 +1,14 @@
 //! Descriptors that programs inherit.
 
-#![expect(unsafe_code, reason = "system calls between fork and exec")]
+#![expect(unsafe_code, reason = "system calls between fork and exec; descriptors by their numbers")]
 
 use std::io;
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::{FileType, fstat};
 
 /// The first descriptor behind stdin, stdout and stderr.
 const FIRST: libc::c_int = 3;
@@ -33,4 +37,42 @@ fn close_at_exec() -> io::Result<()> {
         unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
     }
     Ok(())
+}
+
+/// Returns the open descriptors apart from the standard ones.
+pub(crate) fn inherited() -> Vec<RawFd> {
+    // The directory is closed by the time its numbers are used, so its own number is invalid then.
+    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    let numbers = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let numbers: Vec<RawFd> = numbers.filter(|fd| *fd >= FIRST).collect();
+    // SAFETY: the borrow lasts for this call, which fails cleanly on a number that is no open
+    // descriptor.
+    let is_open = |fd: &RawFd| rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(*fd) }).is_ok();
+    numbers.into_iter().filter(is_open).collect()
+}
+
+/// The folders that this process was started with open. A path that goes up from one of them leads
+/// out of a sandbox's root folder.
+static FOLDERS: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
+
+/// Notes the folders that this process was started with open. No descriptor of this program may
+/// exist yet.
+pub(crate) fn find_folders() {
+    let is_folder = |fd: &RawFd| {
+        // SAFETY: as in `inherited`.
+        let about = fstat(unsafe { BorrowedFd::borrow_raw(*fd) });
+        about.is_ok_and(|about| FileType::from_raw_mode(about.st_mode) == FileType::Directory)
+    };
+    let found = inherited().into_iter().filter(is_folder);
+    FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).extend(found);
+}
+
+/// Closes the folders that this process was started with open. A daemon closes all that it has
+/// inherited instead.
+pub(crate) fn close_folders() {
+    for fd in std::mem::take(&mut *FOLDERS.lock().unwrap_or_else(PoisonError::into_inner)) {
+        // SAFETY: the descriptor was open before any of this program's, and nothing else owns it or
+        // closes it: its number never belonged to one of this program's descriptors.
+        drop(unsafe { OwnedFd::from_raw_fd(fd) });
+    }
 }

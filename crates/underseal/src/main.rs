@@ -60,6 +60,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    descriptors::find_folders();
     signals::file_size_limit_is_an_error();
     let protected = underseal_cipher::protect_process();
     signals::hear_of_children();

@@ -49,7 +49,7 @@ use crate::output::print;
 use crate::pid_file::PidFile;
 use crate::policy;
 use crate::volume::{self, Access, Opened};
-use crate::{daemon, logging, signals};
+use crate::{daemon, descriptors, logging, signals};
 
 pub(super) fn run(args: &OpenArgs, quiet: bool) -> Result<()> {
     let access = Access { read_only: args.read_only, allow_discards: args.allow_discards };
@@ -123,6 +123,9 @@ pub(super) fn serve(
     let shown = desktop.map(|desktop| desktop.show(mapping.size(), mapping.read_only())).transpose()?;
     let ready = shown.as_ref().map_or(ready, |shown| uri::mounted_text(name, shown.at()));
     // All is open, and nobody has been told yet.
+    if !args.daemon {
+        descriptors::close_folders();
+    }
     assembly.enter_sandbox(args)?;
     assembly.resume_reencryption()?;
     notify::ready(&served_at, assembly.health_check());

@@ -169,8 +169,16 @@ impl Drop for Mounted {
 }
 
 /// Mounts an encrypted folder, and attacks its server.
+/// A folder that all programs inherit which are started from now on.
+fn inherited_folder() -> File {
+    let folder = File::open("/").unwrap();
+    rustix::io::fcntl_setfd(&folder, rustix::io::FdFlags::empty()).unwrap();
+    folder
+}
+
 fn files_are_attacked(level: Option<u32>) {
     let scratch = Scratch::new();
+    let _folder = inherited_folder();
     let [lower, at] = ["lower", "mnt"].map(|name| scratch.path(name));
     for folder in [&lower, &at] {
         fs::create_dir(folder).unwrap();
@@ -240,6 +248,7 @@ fn code_in_servers_on_kernels_with_less_landlock() {
     if !is_root("hostile") {
         return;
     }
+    let _folder = inherited_folder();
     for level in 0..7 {
         let scratch = Scratch::new();
         let volume = Volume::luks2(&scratch, "48M");

@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::print;
 use crate::pid_file::PidFile;
-use crate::{daemon, logging, signals};
+use crate::{daemon, descriptors, logging, signals};
 
 /// The options of a mount: eCryptfs's, and those of this program only.
 #[derive(Debug)]
@@ -227,6 +227,9 @@ pub(super) fn serve(
     let unmounter = mount.unmounter();
     let pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
     let pid_file = Arc::new(Mutex::new(pid_file));
+    if !args.daemon {
+        descriptors::close_folders();
+    }
     if !args.no_sandbox {
         let devices = config.others.iter().any(|option| option == "dev");
         // The mount's rings exist by now, and are restricted.
