@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use digest::DynDigest;
+use underseal_cipher::wipe_traces;
 
 use crate::{Error, ErrorKind, Result};
 
@@ -38,6 +39,9 @@ macro_rules! with_mac {
     };
 }
 pub(crate) use with_mac;
+
+/// The bytes of stack that a key derivation may have used.
+pub(crate) const TRACES: usize = 64 << 10;
 
 /// A hash by its name in cryptsetup and the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,6 +128,8 @@ impl Hash {
         // HMAC accepts a key of any length, so the only error of this call cannot occur.
         with_mac!(self, M => pbkdf2::pbkdf2::<M>(passphrase, salt, iterations, out)
             .expect("HMAC takes any key"));
+        // HMAC's key has been on the stack: with a digest of LUKS2 the volume key.
+        wipe_traces::<TRACES>();
     }
 }
 

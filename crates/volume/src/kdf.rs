@@ -6,9 +6,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use argon2::{Algorithm, Argon2, Block, Params, Version};
-use underseal_cipher::Key;
+use underseal_cipher::{Key, wipe_traces};
 use zeroize::Zeroize;
 
+use crate::hash::TRACES;
 use crate::{Error, ErrorKind, Hash, Result};
 
 pub(crate) mod benchmark;
@@ -215,6 +216,7 @@ impl Kdf {
                 Argon2::new(algorithm, Version::V0x13, params)
                     .hash_password_into_with_memory(passphrase, salt, key.as_mut_bytes(), &mut memory.0)
                     .map_err(bad)?;
+                wipe_traces::<TRACES>();
             }
         }
         Ok(key)

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use crate::control::keys::pages_with;
 use crate::control::operator::{Operator, Ran};
+use crate::support::mounts::skip;
 use crate::support::nbd::Client;
 use crate::support::volume::{PASSPHRASE, Volume, text, underseal};
 use crate::support::{Server, run, tool};
@@ -98,9 +99,7 @@ fn a_wiped_volume_goes_on_with_its_passphrase_and_with_no_other() {
         operator.does("suspend image --wipe");
         is_wiped(&operator, "image");
         if root {
-            for part in [&key[..32], &key[32..]] {
-                assert_eq!(pages_with(pid, part), Vec::<String>::new(), "{kind}");
-            }
+            is_nowhere(pid, &key, kind);
         }
         // Once more does no harm.
         operator.does("suspend image --wipe");
@@ -129,6 +128,44 @@ fn a_wiped_volume_goes_on_with_its_passphrase_and_with_no_other() {
         drop(client);
         let log = server.stop();
         assert!(!log.contains("sandbox") && log.contains("resume with a key"), "{log}");
+    }
+}
+
+#[test]
+fn a_wiped_key_is_nowhere_after_another_process_has_taken_over_and_after_a_reencryption() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("a_wiped_key_is_nowhere_after", "another process's memory needs root");
+    }
+    let operator = Operator::new();
+    let (volume, first) = luks(&operator, "luks2", &[]);
+    let _server = operator.serve(&volume, &["--hand-over"]);
+    operator.does("upgrade image");
+    let pid = operator.status("image")["pid"].as_u64().unwrap();
+    operator.does("suspend image --wipe");
+    is_nowhere(pid, &first, "upgrade");
+    assert_eq!(resume(&operator, &volume, "").code, Some(0));
+    let set = pages_with(pid, &first[..32]);
+    assert!(!set.is_empty(), "this test cannot see the key");
+    assert!(set.iter().all(|flags| flags.contains(" lo") && flags.contains(" dd")), "{set:?}");
+
+    let passphrase = text(&volume.passphrase);
+    let cheap = "--pbkdf pbkdf2 --pbkdf-force-iterations 1000";
+    operator.does(&format!("reencrypt image --passphrase-file {passphrase} {cheap}"));
+    let second = operator.scratch.path("second.key");
+    let mut dump = tool("cryptsetup");
+    dump.args(["luksDump", "-q", "--dump-volume-key", "--volume-key-file"]).arg(&second);
+    run(dump.arg("--key-file").arg(&volume.passphrase).arg(&volume.image));
+    let second = fs::read(second).unwrap();
+    assert!(second.len() == 64 && second != first && !pages_with(pid, &second[..32]).is_empty());
+    operator.does("suspend image --wipe");
+    [first, second].iter().for_each(|key| is_nowhere(pid, key, "reencryption"));
+    operator.does("close image");
+}
+
+#[track_caller]
+fn is_nowhere(pid: u64, key: &[u8], after: &str) {
+    for part in key.chunks(32) {
+        assert_eq!(pages_with(pid, part), Vec::<String>::new(), "{after}");
     }
 }
 

@@ -4,10 +4,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use digest::{FixedOutput, KeyInit, Update};
+use underseal_cipher::wipe_traces;
 use zeroize::Zeroize;
 
 use crate::Hash;
-use crate::hash::with_mac;
+use crate::hash::{TRACES, with_mac};
 
 /// The rounds between two looks at the stop signal: a millisecond with the slowest hash.
 const LOOK: u32 = 512;
@@ -24,11 +25,13 @@ pub fn pbkdf2_marks(
     stop: &AtomicBool,
     reached: &mut dyn FnMut(usize, &[u8]),
 ) -> bool {
-    with_mac!(hash, M => {
+    let whole = with_mac!(hash, M => {
         // HMAC accepts a key of any length, so no error occurs.
-        let Ok(keyed) = <M as KeyInit>::new_from_slice(passphrase) else { return false };
-        run(&keyed, salt, block, marks, stop, reached)
-    })
+        let keyed = <M as KeyInit>::new_from_slice(passphrase);
+        keyed.is_ok_and(|keyed| run(&keyed, salt, block, marks, stop, reached))
+    });
+    wipe_traces::<TRACES>();
+    whole
 }
 
 /// Runs [`pbkdf2_marks`], with HMAC keyed.
