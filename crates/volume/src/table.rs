@@ -20,6 +20,7 @@ mod base;
 mod crypt;
 mod integrity;
 mod key;
+mod key_text;
 mod options;
 mod several;
 mod verity;
@@ -29,6 +30,7 @@ pub use base::Base;
 pub use crypt::Crypt;
 pub use integrity::IntegrityLine;
 pub use key::TableKey;
+pub use key_text::KeyText;
 pub use options::{CryptOptions, Integrity};
 pub use several::{DelayLine, DevicePlace, Striped};
 pub use verity::VerityLine;
@@ -231,12 +233,20 @@ impl Table {
 
     /// Returns the table's text, in the form of `dmsetup table`, with zeros for keys unless `keys`
     /// is true.
-    pub fn print(&self, keys: bool) -> String {
-        let lines = self.lines.iter().map(|line| line.print(keys));
-        let below = self.below.iter().map(|(name, line)| format!("{name}: {}", line.print(keys)));
+    pub fn print(&self, keys: bool) -> KeyText {
         // In a stack every line has a name.
-        let lines = lines.map(|line| if self.below.is_empty() { line } else { format!("volume: {line}") });
-        below.chain(lines).collect::<Vec<_>>().join("\n")
+        let name = if self.below.is_empty() { "" } else { "volume" };
+        let below = self.below.iter().map(|(name, line)| (name.as_str(), line));
+        let mut text = KeyText::default();
+        for (name, line) in below.chain(self.lines.iter().map(|line| (name, line))) {
+            for part in
+                [if text.is_empty() { "" } else { "\n" }, name, if name.is_empty() { "" } else { ": " }]
+            {
+                text.push(part);
+            }
+            text.push(&line.print(keys));
+        }
+        text
     }
 }
 
@@ -317,17 +327,22 @@ impl Line {
     }
 
     /// Returns the line's text, with zeros for the key unless `keys` is true.
-    pub fn print(&self, keys: bool) -> String {
-        let head = format!("{} {} {}", self.start, self.len, self.target.name());
-        match &self.target {
-            Target::Crypt(crypt) => format!("{head} {}", crypt.print(keys)),
-            Target::Linear { device, offset } => format!("{head} {} {offset}", words::escape(device)),
-            Target::Integrity(layer) => format!("{head} {}", layer.print(keys)),
-            Target::Striped(striped) => format!("{head} {}", striped.print()),
-            Target::Delay(delay) => format!("{head} {}", delay.print()),
-            Target::Verity(verity) => format!("{head} {}", verity.print()),
-            Target::Zero | Target::Error => head,
+    pub fn print(&self, keys: bool) -> KeyText {
+        let mut text = KeyText::default();
+        text.push(&format!("{} {} {}", self.start, self.len, self.target.name()));
+        if !matches!(self.target, Target::Zero | Target::Error) {
+            text.push(" ");
         }
+        match &self.target {
+            Target::Crypt(crypt) => crypt.print(&mut text, keys),
+            Target::Linear { device, offset } => text.push(&format!("{} {offset}", words::escape(device))),
+            Target::Integrity(layer) => layer.print(&mut text, keys),
+            Target::Striped(striped) => text.push(&striped.print()),
+            Target::Delay(delay) => text.push(&delay.print()),
+            Target::Verity(verity) => text.push(&verity.print()),
+            Target::Zero | Target::Error => {}
+        }
+        text
     }
 }
 

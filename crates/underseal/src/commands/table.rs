@@ -148,7 +148,9 @@ fn check(args: &TableCheckArgs) -> Result<()> {
         }));
     }
     table.volume(&sizes).map_err(refused)?;
-    print(&(table.print(args.show_keys) + "\n"))
+    let mut text = table.print(args.show_keys);
+    text.push("\n");
+    print(&text)
 }
 
 /// Returns the word that names an image in a table. Fails with `Failed` when a path cannot be made

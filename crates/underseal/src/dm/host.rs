@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use underseal_dm::records::Line;
 use underseal_dm::{DeviceNumber, Error, Family, Host, Result, Room, Table as Loaded, TableLoad};
 use underseal_volume::ErrorKind;
-use underseal_volume::table::{Line as TableLine, Table, TableKey, Target};
+use underseal_volume::table::{KeyText, Line as TableLine, Table, TableKey, Target};
 use zeroize::Zeroizing;
 
 use super::child::Child;
@@ -66,7 +66,7 @@ impl Host for Tables {
         // From here on the text contains the keys.
         let text = match stack {
             Some(stack) => stack,
-            None => Zeroizing::new(table.print(true)),
+            None => table.print(true),
         };
         if !read_only && table.lines().iter().any(|line| matches!(line.target, Target::Verity(_))) {
             return Err(Error::new(Errno::INVAL, "Device must be readonly"));
@@ -149,13 +149,12 @@ fn devices(table: &Table, lookups: &Lookups<'_>) -> Result<(Vec<Named>, Vec<Devi
 /// The lines as the kernel prints them: devices by their numbers.
 fn canonical(table: &Table, lookups: &Lookups<'_>) -> Result<Vec<Line>> {
     let line = |line: &TableLine| {
-        let text = Zeroizing::new(line.print(true));
-        let mut words = text.splitn(4, ' ');
-        let params = words.nth(3).unwrap_or_default();
-        let mut params = Zeroizing::new(params.to_owned());
+        let text = line.print(true);
+        let mut params = KeyText::default();
+        params.push(text.splitn(4, ' ').nth(3).unwrap_or_default());
         for name in line.target.devices() {
             if let Some(number) = lookups.find(name)? {
-                params = Zeroizing::new(renamed(&params, name, &number.to_string()));
+                params = renamed(&params, name, &number.to_string());
             }
         }
         Line::new(line.start, line.len, line.target.name(), &params)
@@ -164,18 +163,22 @@ fn canonical(table: &Table, lookups: &Lookups<'_>) -> Result<Vec<Line>> {
 }
 
 /// Replaces a device's name in the words: a word itself, or the rest of `meta_device:`.
-pub(super) fn renamed(params: &str, name: &str, number: &str) -> String {
+pub(super) fn renamed(params: &str, name: &str, number: &str) -> KeyText {
     let escaped: String = name.chars().fold(String::new(), |escaped, c| {
         let mark = if c == '\\' || c.is_whitespace() { "\\" } else { "" };
         escaped + mark + c.encode_utf8(&mut [0; 4])
     });
     let meta = format!("meta_device:{escaped}");
-    let word = |word: &str| match word {
-        word if word == escaped => number.to_owned(),
-        word if word == meta => format!("meta_device:{number}"),
-        word => word.to_owned(),
-    };
-    params.split(' ').map(word).collect::<Vec<_>>().join(" ")
+    let mut text = KeyText::default();
+    for (at, word) in params.split(' ').enumerate() {
+        text.push(if at == 0 { "" } else { " " });
+        match word {
+            word if word == escaped => text.push(number),
+            word if word == meta => text.push(&format!("meta_device:{number}")),
+            word => text.push(word),
+        }
+    }
+    text
 }
 
 fn has_layer(lines: &[Line]) -> bool {

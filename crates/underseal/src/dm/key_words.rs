@@ -45,7 +45,8 @@ fn split_at_key(params: &str) -> Result<(&str, &str, &str)> {
 
 /// Returns the key of a key message in hex digits; a key of the keyring is read.
 pub(super) fn digits(word: &str, keys: &GrantedKeys) -> Result<Zeroizing<String>> {
-    let mut name = String::with_capacity(word.len());
+    // The word may be the key itself.
+    let mut name = Zeroizing::new(String::with_capacity(word.len()));
     let mut characters = word.chars();
     while let Some(c) = characters.next() {
         name.extend(if c == '\\' { characters.next() } else { Some(c) });

@@ -10,7 +10,7 @@ use std::iter;
 use rustix::io::Errno;
 use underseal_dm::records::Line;
 use underseal_dm::{DeviceNumber, Error, Result};
-use underseal_volume::table::{Base, IntegrityLine, Table, Target};
+use underseal_volume::table::{Base, IntegrityLine, KeyText, Table, Target};
 use zeroize::Zeroizing;
 
 use super::host::text;
@@ -104,36 +104,35 @@ pub(super) fn stack(
     table: &Table,
     below: &dyn Fn(DeviceNumber) -> Option<Vec<Line>>,
     lookups: &Lookups<'_>,
-) -> Result<Option<Zeroizing<String>>> {
-    let mut stack = Zeroizing::new(String::new());
+) -> Result<Option<KeyText>> {
+    let mut stack = KeyText::default();
     for base in table.bases() {
         let Base::Device(name) = base else { continue };
         let Some((number, lines)) = layer_at(name, below, lookups)? else { continue };
         let layer = text(&lines);
-        stack.push_str(&format!("{number}: {}\n", layer.trim_end()));
+        [&format!("{number}: "), layer.trim_end(), "\n"].into_iter().for_each(|part| stack.push(part));
     }
     if stack.is_empty() {
         return Ok(None);
     }
     for line in table.lines() {
         let Some(name) = line.target.device() else {
-            stack.push_str(&format!("volume: {}\n", *Zeroizing::new(line.print(true))));
+            ["volume: ", &line.print(true), "\n"].into_iter().for_each(|part| stack.push(part));
             continue;
         };
         let has_tags = matches!(&line.target, Target::Crypt(crypt) if crypt.options.integrity.is_some());
-        let printed = Zeroizing::new(line.print(true));
+        let mut printed = line.print(true);
         match layer_at(name, below, lookups)? {
             Some(_) if !has_tags => {
                 let why = format!("{name}: the device keeps tags, and the line has none");
                 return Err(Error::new(Errno::INVAL, why));
             }
             Some((number, _)) => {
-                let printed = super::host::renamed(&printed, name, &number.to_string());
-                let printed = Zeroizing::new(printed);
-                stack.push_str(&format!("volume: {}\n", *printed));
+                printed = super::host::renamed(&printed, name, &number.to_string());
             }
-            None => stack.push_str(&format!("volume: {}\n", *printed)),
+            None => {}
         }
+        ["volume: ", &printed, "\n"].into_iter().for_each(|part| stack.push(part));
     }
     Ok(Some(stack))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use underseal_cipher::{CipherSpec, Integrity, IntegrityKind, SectorCipher, build_with, weak_key};
 
 use super::words::{Words, escape};
-use super::{CryptOptions, TableKey, bad, of_cipher};
+use super::{CryptOptions, KeyText, TableKey, bad, of_cipher};
 use crate::{CipherParameters, Result};
 
 /// A range of a device, encrypted.
@@ -116,14 +116,14 @@ impl Crypt {
         warnings
     }
 
-    pub(super) fn print(&self, keys: bool) -> String {
-        let (cipher, key) = (escape(self.cipher.as_written()), self.key.print(keys));
-        let mut line =
-            format!("{cipher} {} {} {} {}", *key, self.iv_offset, escape(&self.device), self.offset);
+    pub(super) fn print(&self, text: &mut KeyText, keys: bool) {
+        for part in [&escape(self.cipher.as_written()), " ", &self.key.print(keys)] {
+            text.push(part);
+        }
+        text.push(&format!(" {} {} {}", self.iv_offset, escape(&self.device), self.offset));
         let options = self.options.words();
         if !options.is_empty() {
-            line += &format!(" {} {}", options.len(), options.join(" "));
+            text.push(&format!(" {} {}", options.len(), options.join(" ")));
         }
-        line
     }
 }

@@ -5,8 +5,8 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
-use super::bad;
 use super::words::{Words, escape, number};
+use super::{KeyText, bad};
 use crate::Result;
 use crate::text::printable;
 
@@ -80,15 +80,15 @@ impl IntegrityLine {
         self.option("meta_device")
     }
 
-    pub(super) fn print(&self, keys: bool) -> String {
+    pub(super) fn print(&self, text: &mut KeyText, keys: bool) {
         let tag_size = self.tag_size.map_or("-".to_owned(), |size| size.to_string());
         let (device, start, mode, count) = (escape(&self.device), self.start, self.mode, self.options.len());
-        let mut line = format!("{device} {start} {tag_size} {mode} {count}");
+        text.push(&format!("{device} {start} {tag_size} {mode} {count}"));
         for word in &self.options {
-            line.push(' ');
-            line += &if keys { escape(word) } else { escape(&shown(word)) };
+            text.push(" ");
+            // An option may be a key.
+            text.push(&Zeroizing::new(if keys { escape(word) } else { escape(&shown(word)) }));
         }
-        line
     }
 }
 
@@ -106,6 +106,8 @@ fn shown(word: &str) -> String {
 /// The text without keys.
 impl fmt::Debug for IntegrityLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "IntegrityLine({})", self.print(false))
+        let mut text = KeyText::default();
+        self.print(&mut text, false);
+        write!(f, "IntegrityLine({})", &*text)
     }
 }

@@ -46,7 +46,9 @@ pub(super) fn volume(args: &TableVolumeArgs) -> Result<()> {
     let devices = devices.map(|path| device_word(Path::new(path)));
     let text = lines(&opened, &devices.collect::<Result<Vec<_>>>()?)?;
     let table = Table::parse(&text).map_err(refused)?;
-    print(&Zeroizing::new(table.print(true) + "\n"))
+    let mut text = table.print(true);
+    text.push("\n");
+    print(&text)
 }
 
 /// Makes a line for each segment. Fails with `Unsupported` for ciphers that dm-crypt lacks: for a

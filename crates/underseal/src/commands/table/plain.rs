@@ -54,5 +54,7 @@ pub(super) fn run(args: &TablePlainArgs) -> Result<()> {
         of.data_offset >> 9
     ));
     let table = Table::parse(&line).map_err(refused)?;
-    print(&Zeroizing::new(table.print(true) + "\n"))
+    let mut text = table.print(true);
+    text.push("\n");
+    print(&text)
 }
