@@ -1,3 +1,4 @@
+use std::fs;
 use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -15,7 +16,7 @@ use crate::support::tools::{PATIENCE, wait_until};
 fn a_volume_gets_another_key_cipher_and_sector_size() {
     for options in [
         "",
-        "--resilience journal --direction backward",
+        "--resilience journal",
         "--resilience none --force --hotzone-size 4M",
         "--cipher serpent-xts-plain64 --key-size 256",
         "--sector-size 512 --keep-key --resilience-hash sha512",
@@ -262,4 +263,23 @@ fn an_error_names_the_data_where_the_data_fail_and_not_the_header() {
     let line = ran.err.lines().find(|line| line.contains("No space left")).unwrap_or_default();
     assert!(line.contains(text(&volume.image)), "{ran:?}");
     assert!(!line.contains(text(&header)), "{ran:?}");
+}
+
+/// cryptsetup does such a reencryption all over again once it has repaired the last step.
+#[test]
+fn nothing_goes_backward_that_does_not_move() {
+    let scratch = Scratch::new();
+    let (volume, plain) = filled(&scratch, "nothing_goes_backward_that_does_not_move", &[]);
+    let before = fs::read(&volume.image).unwrap();
+    let refused = Ran::from(output(&mut reencrypt(&volume, "--direction backward")));
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.err.contains("for data that move") && refused.err.contains("without --direction"));
+    assert_same(&fs::read(&volume.image).unwrap(), &before, "refused");
+    let header = scratch.path("header");
+    let image = scratch.file("plain", &plain);
+    let apart = Volume::at(&scratch, "plain").with(["--header", text(&header)]);
+    let refused = Ran::from(output(&mut reencrypt(&apart, "--encrypt --direction backward")));
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert_same(&fs::read(image).unwrap(), &plain, "refused");
+    assert!(!header.exists());
 }

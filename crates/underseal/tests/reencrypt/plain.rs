@@ -17,7 +17,8 @@ fn an_image_is_encrypted_where_it_lies_and_decrypted_again() {
     let volume = Volume::at(&scratch, "image").with(["--header", text(&header)]);
     for options in ["", "--resilience journal --direction backward"] {
         let cheap = CHEAP_PBKDF2.join(" ");
-        run(&mut reencrypt(&volume, &format!("--encrypt {options} {cheap}")));
+        let forward = options.replace(" --direction backward", "");
+        run(&mut reencrypt(&volume, &format!("--encrypt {forward} {cheap}")));
         assert!(std::fs::read(&image).unwrap() != plain, "it is not encrypted");
         assert_same(&volume.read_all(), &plain, "encrypted");
         let mut test = tool("cryptsetup");

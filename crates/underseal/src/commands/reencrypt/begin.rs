@@ -175,6 +175,7 @@ fn options(args: &ReencryptArgs, header: &luks2::Header, place: &Place<'_>) -> R
     if let Some((cipher, sectors)) = all.first().cloned() {
         all.push((args.cipher.clone().unwrap_or(cipher), sector_size.unwrap_or(sectors)));
     }
+    refuse_backward(args)?;
     // Data that move keep their source.
     let protection = match args.reduce_device_size {
         Some(_) => Protection::None,
@@ -215,6 +216,18 @@ fn key_size(args: &ReencryptArgs) -> Result<Option<usize>> {
         return Err(Error::usage("the key's bits are no whole number of bytes"));
     }
     Ok(args.key_size.map(|bits| bits / 8))
+}
+
+/// Refuses to go backward where no data move. cryptsetup's `repair` makes the last step good, and
+/// its `reencrypt --resume-only` then takes the header for that of a reencryption that has not
+/// begun: it decrypts all data with the old key.
+pub(super) fn refuse_backward(args: &ReencryptArgs) -> Result<()> {
+    if direction(args) == Some(Direction::Backward) && args.reduce_device_size.is_none() {
+        let what = "--direction backward is for data that move: cryptsetup would destroy others after a kill in the \
+                    last step";
+        return Err(Error::usage(what).with_remedy("without --direction"));
+    }
+    Ok(())
 }
 
 pub(super) fn direction(args: &ReencryptArgs) -> Option<Direction> {

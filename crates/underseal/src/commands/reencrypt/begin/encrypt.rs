@@ -105,6 +105,7 @@ fn options(args: &ReencryptArgs) -> Result<EncryptOptions> {
         uuid: args.uuid,
         ..FormatOptions::luks2()
     };
+    super::refuse_backward(args)?;
     let direction = super::direction(args).unwrap_or(Direction::Forward);
     Ok(EncryptOptions {
         format,
