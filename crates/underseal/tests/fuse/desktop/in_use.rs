@@ -114,6 +114,9 @@ fn files_that_were_copied_survive_the_second_signal() {
     assert_eq!(status.code(), Some(1), "{}", desktop.log());
     drop(held);
     wait_until("the loop device is gone", PATIENCE, || !attached.exists());
+    // The last step of the process that cleans up: no call of its udisksctl can come after it, and
+    // meet the next server's loop device of the same name.
+    wait_until("the file is removed", PATIENCE, || !desktop.file().exists());
     desktop.assert_nothing_left("ended at once");
 
     let child = desktop.open(&[]);
