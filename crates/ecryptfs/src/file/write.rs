@@ -13,7 +13,7 @@ use crate::{EXTENT, HeaderLocation};
 impl OpenFile {
     /// Writes the first `len` bytes of `data`, and destroys them; `data` must have another extent
     /// behind them. `scratch` has room for the request and two more extents. Returns the number of
-    /// bytes written, which is smaller when the lower filesystem is full and the caller looks at it.
+    /// bytes written, which is smaller when the lower filesystem is full and `short` allows it.
     ///
     /// Fails with the lower file's error, and with `EINTR` when the caller no longer waits.
     pub(crate) fn write(
@@ -108,7 +108,7 @@ impl OpenFile {
     }
 }
 
-/// What a write answers of which the lower filesystem took a part.
+/// The answer to a write when the lower filesystem takes only a part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ShortWrite {
     /// The number of bytes written: the caller writes the rest, and finds the error.
