@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 use underseal_cipher::Key;
 use underseal_dm::{Error, GrantedKeys, Result};
-use underseal_volume::table::TableKey;
+use underseal_volume::table::{KeyText, TableKey};
 use zeroize::Zeroizing;
 
 use super::child::nonsense;
@@ -13,7 +13,8 @@ use super::child::nonsense;
 pub(super) fn with_key(params: &str, key: Option<&str>) -> Result<Key> {
     let (cipher, old, rest) = split_at_key(params)?;
     let zeros = "0".repeat(digits_of(old));
-    let text = Zeroizing::new(format!("{cipher} {}{rest}", key.unwrap_or(&zeros)));
+    let mut text = KeyText::default();
+    [cipher, " ", key.unwrap_or(&zeros), rest].into_iter().for_each(|part| text.push(part));
     Key::new(text.as_bytes()).map_err(|e| Error::new(Errno::NOMEM, e.to_string()))
 }
 

@@ -28,7 +28,7 @@ mod confined;
 mod dashboard;
 mod hung;
 mod hung_helper;
-mod keys;
+pub(crate) mod keys;
 mod life;
 mod metrics;
 pub(crate) mod mismatches;

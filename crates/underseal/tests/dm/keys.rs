@@ -1,8 +1,10 @@
 //! Keys of the kernel's keyring in tables.
 
+use crate::control::keys::pages_with;
 use crate::dm::mapper::{FAILS, Mapper};
 use crate::support::mounts::skip;
-use crate::support::{output, tool};
+use crate::support::tools::children;
+use crate::support::{bytes, output, seed, tool};
 
 /// A script that has a session keyring of its own, `$low` of 4 MiB, and a key in the keyring.
 fn script(mapper: &Mapper, script: &str) -> Option<String> {
@@ -112,4 +114,33 @@ test ! -e /dev/disk/by-id/dm-name-$N-x",
     );
     let Some(out) = out else { return };
     assert_eq!(out, "  key location: keyring\n64:logon:cryptsetup\nkept\n1\n", "{}", mapper.log());
+}
+
+#[test]
+fn a_wiped_key_is_in_no_process_of_the_back_end() {
+    let Some(mapper) = Mapper::new() else { return };
+    let key = bytes(seed("a_wiped_key_is_in_no_process_of_the_back_end"), 64);
+    let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    mapper.scratch.file("table", format!("0 8192 crypt aes-xts-plain64 {hex} 0 LOW 0\n").as_bytes());
+    let create = "
+truncate --size 4M low.img
+low=$(losetup --find --show low.img)
+trap 'losetup --detach $low' EXIT
+sed \"s+LOW+$low+\" table | dmsetup create $N-x
+dd if=/dev/mapper/$N-x iflag=direct bs=4096 count=1 of=/dev/null status=none
+dmsetup suspend $N-x
+";
+    mapper.script(create);
+    let back_end = mapper.back_end().unwrap().as_raw_nonzero().get();
+    let all = children(u32::try_from(back_end).unwrap()).into_iter().chain([back_end]);
+    let all: Vec<_> = all.map(|pid| u64::try_from(pid).unwrap()).collect();
+    let with = |part: &[u8]| all.iter().filter(|pid| !pages_with(**pid, part).is_empty()).count();
+    assert!(with(&key[..32]) > 0, "this test cannot see the key");
+    mapper.script("dmsetup message $N-x 0 key wipe");
+    for part in [&key[..32], &key[32..], &hex.as_bytes()[..64], &hex.as_bytes()[64..]] {
+        assert_eq!(with(part), 0, "{}", mapper.log());
+    }
+    mapper.script(
+        "dmsetup message $N-x 0 key set $(cut -d' ' -f5 table)\ndmsetup resume $N-x\ndmsetup remove $N-x",
+    );
 }
