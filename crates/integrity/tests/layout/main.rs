@@ -2,6 +2,7 @@
 
 mod exercise;
 mod findings;
+mod journal;
 mod laws;
 mod open;
 mod support;
