@@ -5,6 +5,7 @@
 mod crash;
 mod cuts;
 mod errors;
+mod journal;
 mod machine;
 mod model;
 mod world;
