@@ -1,6 +1,8 @@
 //! The journal's room and its writes, one request at a time.
 
+use super::crash::each_crash;
 use super::machine::Event;
+use super::world::{Dice, read};
 use super::{Case, hash};
 use crate::WriteMode;
 
@@ -51,4 +53,35 @@ fn a_thread_that_may_not_wait_fills_the_section_that_is_begun() {
     let (in_use, limit) = core.status().journal.unwrap();
     assert_eq!(in_use, limit, "another section has room");
     core.write(&mut machine.way_at_once(), 512, &[6; 512], &[]).unwrap();
+}
+
+#[test]
+fn a_flush_of_one_section_keeps_those_that_were_written_before_it() {
+    let case = Case::new("journal", WriteMode::Journal, hash("crc32c"), 512, Some(255)).sections(8);
+    let machine = case.machine();
+    let core = case.open(&machine);
+    let base = machine.images();
+    machine.forget();
+    let blocks = core.geometry().section().entries() as u64 + 1;
+    for block in 0..blocks {
+        if block == blocks - 1 {
+            // The full section is written, and may still be in the disk's memory.
+            core.tend(&mut machine.way()).unwrap();
+            assert!(machine.count() > 0, "the full section is not written");
+        }
+        core.write(&mut machine.way(), block * 512, &[block as u8 + 1; 512], &[]).unwrap();
+    }
+    core.flush(&mut machine.way()).unwrap();
+    drop(core);
+    let events = machine.events();
+    each_crash(base, &events, &mut Dice::new(1), |seen, images, what| {
+        if seen == events.len() {
+            let crashed = machine.after(images);
+            let core = case.open(&crashed);
+            for block in 0..blocks {
+                let data = read(&core, &mut crashed.way(), block).unwrap();
+                assert_eq!(data, [block as u8 + 1; 512], "{what}: block {block}");
+            }
+        }
+    });
 }
