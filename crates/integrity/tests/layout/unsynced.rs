@@ -3,17 +3,20 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use underseal_integrity::{Disk, Disks, VolumeGeometry, WriteMode, look, open};
 
 use crate::support::*;
 
-/// A disk that has the metadata only after a sync, and must have them before a block is written to
-/// its place.
+/// A disk that lacks the metadata, and must have them before a block is written to its place. A
+/// sync takes to the disk only the bytes that were written since the last one: after a failed sync
+/// Linux keeps the others in the page cache as if they were on the disk.
 struct CachedDisk {
     cache: Memory,
     disk: Memory,
+    written: Mutex<Vec<Range<usize>>>,
     metadata: Range<usize>,
     placed: AtomicU64,
 }
@@ -24,7 +27,7 @@ impl CachedDisk {
         let mut disk = bytes.clone();
         disk[..end].fill(0);
         let (cache, disk) = (Memory::new(bytes), Memory::new(disk));
-        Self { cache, disk, metadata: 0..end, placed: AtomicU64::new(0) }
+        Self { cache, disk, written: Mutex::default(), metadata: 0..end, placed: AtomicU64::new(0) }
     }
 }
 
@@ -43,11 +46,16 @@ impl Disk for CachedDisk {
             assert!(metadata(&self.cache) == metadata(&self.disk), "a block is put to byte {offset}");
             self.placed.fetch_add(1, Ordering::Relaxed);
         }
+        let at = usize::try_from(offset).unwrap();
+        self.written.lock().unwrap().push(at..at + bytes.len());
         self.cache.write_at(offset, bytes)
     }
 
     fn sync(&self) -> io::Result<()> {
-        *self.disk.0.lock().unwrap() = self.cache.bytes();
+        let (cache, mut disk) = (self.cache.0.lock().unwrap(), self.disk.0.lock().unwrap());
+        for range in self.written.lock().unwrap().drain(..) {
+            disk[range.clone()].copy_from_slice(&cache[range]);
+        }
         Ok(())
     }
 }
