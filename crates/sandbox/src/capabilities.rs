@@ -102,3 +102,28 @@ pub(crate) fn keep_locking() {
             .or_else(|_| setrlimit(Resource::Memlock, Rlimit { current: most, maximum: most }));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn the_capabilities_that_stay_are_those_of_the_exports() {
+        let held = capabilities(None).unwrap().permitted;
+        let tree = || Some(Arc::new(File::open("/").unwrap().into()));
+        let of_tree = held & (ECRYPTFS - Set::MKNOD);
+        for (needs, kept_of_them) in [
+            (Needs::default(), Set::empty()),
+            (Needs { tree: tree(), ..Needs::default() }, of_tree),
+            (Needs { tree: tree(), devices: true, ..Needs::default() }, held & ECRYPTFS),
+            (Needs { tree: tree(), high_priority: true, ..Needs::default() }, of_tree | held & Set::SYS_NICE),
+            (Needs { ublk: Some("/dev/ublkb0".into()), ..Needs::default() }, held & UBLK),
+        ] {
+            assert_eq!(kept(&needs).unwrap(), kept_of_them, "{needs:?}");
+        }
+        assert!(ECRYPTFS.contains(Set::MKNOD) && !of_tree.contains(Set::MKNOD));
+    }
+}

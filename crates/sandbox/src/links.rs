@@ -259,6 +259,7 @@ mod tests {
         for (name, errno) in [("self", Errno::LOOP), ("none", Errno::NOENT), ("none/x", Errno::NOENT)] {
             let refused = canonical(&at(name)).unwrap_err();
             assert_eq!(Errno::from_io_error(&refused), Some(errno), "{name}");
+            assert!(!ForeignLink::is_cause_of(&refused), "{name}");
         }
         // A link to a missing file, and a link to an open file without a path.
         symlink("victim/log", at("log")).unwrap();
@@ -271,6 +272,82 @@ mod tests {
         let mut text = String::new();
         io::Read::read_to_string(&mut read, &mut text).unwrap();
         assert_eq!(text, "line");
+    }
+
+    #[test]
+    fn as_many_links_are_followed_as_the_kernel_follows() {
+        let scratch = tempfile::tempdir().unwrap();
+        let at = |n: u32| scratch.path().join(n.to_string());
+        fs::write(at(0), b"").unwrap();
+        (1..=MOST_LINKS + 1).for_each(|n| symlink(at(n - 1), at(n)).unwrap());
+        for n in MOST_LINKS - 1..=MOST_LINKS + 1 {
+            assert_eq!(canonical(&at(n)).is_ok(), fs::metadata(at(n)).is_ok(), "{n} links");
+        }
+    }
+
+    #[test]
+    fn a_last_name_is_in_its_folder_and_a_path_without_one_is_refused() {
+        let scratch = tree();
+        let at = |name: &str| scratch.path().join(name);
+        symlink("../victim", at("user/link")).unwrap();
+        let (folder, name) = folder_of(&at("user/link/folder")).unwrap();
+        assert_eq!(name, "folder");
+        assert_eq!(fstat(&folder).unwrap().st_ino, statx_of(&at("victim")));
+        for path in ["/", ".", "..", "/proc/self/fd/0"] {
+            let refused = folder_of(Path::new(path)).unwrap_err();
+            assert_eq!(Errno::from_io_error(&refused), Some(Errno::INVAL), "{path}");
+        }
+    }
+
+    fn statx_of(path: &Path) -> u64 {
+        std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap())
+    }
+
+    #[test]
+    fn a_pinned_open_file_gives_no_access_and_is_closed_for_other_programs() {
+        let file = tempfile::tempfile().unwrap();
+        let pinned = pin(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd()))).unwrap();
+        assert!(rustix::fs::fcntl_getfl(&pinned).unwrap().contains(OFlags::PATH));
+        assert!(rustix::io::fcntl_getfd(&pinned).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+    }
+
+    #[test]
+    fn a_new_log_is_its_owners_only() {
+        let scratch = tempfile::tempdir().unwrap();
+        let log = append(&scratch.path().join("log")).unwrap();
+        assert_eq!(fstat(&log).unwrap().st_mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_mount_has_the_number_of_the_mount_table() {
+        let open = |path: &str| openat(CWD, path, FOLDER, Mode::empty()).unwrap();
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let of_proc = table.lines().rfind(|line| line.split(' ').nth(4) == Some("/proc")).unwrap();
+        let number = mount_of(&open("/proc")).unwrap();
+        assert_eq!(of_proc.split(' ').next(), Some(&*number.to_string()));
+        assert_ne!(mount_of(&open("/")).unwrap(), number);
+    }
+
+    #[test]
+    fn a_user_follows_links_of_his_own_and_of_root() {
+        if !rustix::process::geteuid().is_root() {
+            return underseal_testing::skip("links of two users", "making them needs root");
+        }
+        let scratch = tree();
+        let at = |name: &str| scratch.path().join(name);
+        fs::set_permissions(scratch.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        for (link, user) in [("own", USER), ("root", 0), ("other", USER + 1)] {
+            symlink("victim", at(link)).unwrap();
+            lchown(at(link), Some(user), None).unwrap();
+        }
+        let paths = ["own", "root", "other"].map(at);
+        // Of this thread only.
+        let followed = std::thread::spawn(move || {
+            let user = rustix::fs::Uid::from_raw(USER);
+            rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+            paths.map(|path| pin(&path).is_ok())
+        });
+        assert_eq!(followed.join().unwrap(), [true, true, false]);
     }
 
     #[test]

@@ -405,6 +405,21 @@ mod tests {
     const SIGRTMAX_BIT: c_int = 63;
 
     #[test]
+    fn a_thread_that_has_ended_is_no_failure_and_a_refused_signal_is() {
+        let id = |thread: rustix::thread::Pid| thread.as_raw_nonzero().get();
+        let of = |id| Thread { id, started: 0 };
+        let own = of(id(rustix::thread::gettid()));
+        let ended = of(thread::spawn(move || id(rustix::thread::gettid())).join().unwrap());
+        // A joined thread may be in the kernel for a moment longer.
+        while std::path::Path::new(&format!("/proc/self/task/{}", ended.id)).exists() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(own.signal(0).unwrap() && !ended.signal(0).unwrap());
+        ended.take_steps(KEPT).unwrap();
+        assert_eq!(own.signal(4711).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+    }
+
+    #[test]
     fn names_do_not_move_fields() {
         let stat = "77 (a) R 1 (b) S 1 2 3 4 -1 4194368 5 6 7 8 9 10 11 12 20 0 3 0 4711 0 0";
         assert_eq!(parse(stat).unwrap(), Some(Thread { id: 77, started: 4711 }));
