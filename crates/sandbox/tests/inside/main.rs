@@ -3,6 +3,8 @@
 
 mod helper;
 mod levels;
+mod links;
+mod rights;
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -474,7 +476,8 @@ fn a_tree_can_be_worked_in() {
             let (folder, mode) = (File::open(at("tree")).unwrap(), rustix::fs::Mode::RUSR);
             for kind in [rustix::fs::FileType::BlockDevice, rustix::fs::FileType::CharacterDevice] {
                 let made = rustix::fs::mknodat(&folder, "node", kind, mode, rustix::fs::makedev(7, 0));
-                assert!(matches!(made, Err(Errno::ACCESS | Errno::PERM)), "{made:?}");
+                // Landlock refuses it before the missing capability does.
+                assert_eq!(made, Err(Errno::ACCESS));
             }
         }
     });
