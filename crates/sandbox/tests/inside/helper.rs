@@ -1,5 +1,7 @@
 //! The process that unmounts for a sandboxed server.
 
+use underseal_sandbox::IDENTITY;
+
 use super::*;
 
 #[test]
@@ -69,5 +71,37 @@ fn the_helper_does_what_it_is_asked_and_holds_nothing() {
         drop(theirs);
         ours.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         assert_eq!(io::Read::read(&mut ours, &mut [0]).unwrap(), 0);
+    });
+}
+
+#[test]
+fn the_helper_learns_once_which_mount_it_is_to_unmount() {
+    alone("helper::the_helper_learns_once_which_mount_it_is_to_unmount", || {
+        let answer = |asked: Asked<'_>| match asked {
+            Asked::Mounted(identity) => Err(io::Error::other(format!("{identity:?}"))),
+            _ => Ok(()),
+        };
+        Helper::start(Some(OfMount { answer: &answer, keeps: &[] }), None).unwrap();
+        let helper = Helper::get().unwrap();
+        let identity = [7; IDENTITY];
+        assert_eq!(helper.mounted(&identity).unwrap_err().to_string(), format!("{identity:?}"));
+        assert_eq!(errno(helper.mounted(&identity)), Some(Errno::PERM));
+        helper.unmount(false).unwrap();
+    });
+}
+
+#[test]
+fn a_lower_server_with_a_path_is_reached_again_and_its_neighbour_is_not() {
+    alone("helper::a_lower_server_with_a_path_is_reached_again_and_its_neighbour_is_not", || {
+        let scratch = tempfile::tempdir().unwrap();
+        let [lower, other] = ["lower", "other"].map(|name| scratch.path().join(name));
+        let [server, _other] = [&lower, &other].map(|path| UnixListener::bind(path).unwrap());
+        Helper::start(None, None).unwrap();
+        will_connect(Target::Unix(&lower));
+        whole(&enter(&Needs::default()));
+        let (_socket, _) = connect_to(Target::Unix(&lower)).unwrap();
+        server.accept().unwrap();
+        assert_eq!(errno(connect_to(Target::Unix(&other))), Some(Errno::PERM));
+        assert_eq!(errno(UnixStream::connect(&lower)), Some(Errno::PERM));
     });
 }

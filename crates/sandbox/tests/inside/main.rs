@@ -5,6 +5,7 @@ mod helper;
 mod levels;
 mod links;
 mod rights;
+mod rings;
 
 use std::fs::{self, File, Permissions};
 use std::io;
