@@ -106,6 +106,11 @@ fn options_that_do_not_fit_each_other_are_refused() {
             FormatOptions { pbkdf: Pbkdf { cost: Cost::Iterations(3), ..argon2() }, ..luks2() },
             ErrorKind::BadOption,
         ),
+        (
+            "PBKDF2 iterations",
+            FormatOptions { pbkdf: Pbkdf { cost: Cost::Iterations(999), ..luks2().pbkdf }, ..luks2() },
+            ErrorKind::BadOption,
+        ),
         ("lanes", FormatOptions { pbkdf: Pbkdf { lanes: 0, ..argon2() }, ..luks2() }, ErrorKind::BadOption),
         (
             "memory",
@@ -248,5 +253,20 @@ fn where_data_will_begin_is_known_before_the_header_is_made() {
         let made = NewHeader::prepare(1 << 30, &passphrase, options()).unwrap();
         assert_eq!(planned, made.integrity_layer().unwrap(), "{integrity:?}");
         assert!(planned.is_some_and(|layer| layer.offset == 1 << 20), "{planned:?}");
+    }
+}
+
+#[test]
+fn sectors_are_large_where_the_data_and_their_start_are_whole_large_sectors() {
+    for (len, offset, sector_size) in [
+        (3 << 20, 1 << 20, SectorSize::S4096),
+        ((3 << 20) + 512, 1 << 20, SectorSize::S512),
+        ((3 << 20) + 512, (1 << 20) + 512, SectorSize::S512),
+    ] {
+        let disk = Recorder::new(vec![0; len]);
+        let options = FormatOptions { data_offset: Some(offset), ..cheap(Version::Luks2) };
+        let (header, key) = write(&disk, "new", options).unwrap();
+        let volume = header.activate(&key, len as u64, &ActivateOptions::default()).unwrap();
+        assert_eq!(volume.sector_size(), sector_size, "{len} bytes, data from {offset} on");
     }
 }

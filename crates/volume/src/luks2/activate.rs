@@ -176,3 +176,25 @@ pub(super) fn refused(requirement: &str) -> Error {
     };
     Error::new(ErrorKind::Unsupported, context)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_requirement_is_refused_with_its_remedy() {
+        for (requirement, words) in [
+            ("offline-reencrypt", "only the cryptsetup-reencrypt"),
+            ("online-reencrypt-v2", "underseal reencrypt --resume-only"),
+            ("opal", OPAL),
+            ("opal-hw-only", OPAL),
+            ("inline-hw-tags", "kept by the disk itself"),
+            ("opalescent", "requires \"opalescent\", which this build does not know"),
+        ] {
+            let refused = requirements(&[requirement.into()]).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Unsupported);
+            assert!(refused.to_string().contains(words), "{requirement}: {refused}");
+        }
+        requirements(&[]).unwrap();
+    }
+}

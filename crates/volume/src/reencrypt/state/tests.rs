@@ -221,6 +221,16 @@ fn nothing_of_the_area_is_left_when_all_is_new() {
     assert!(State::read(&on, LockTo::Read).unwrap().about().finished);
 }
 
+#[test]
+fn the_end_wipes_the_area_whatever_it_holds() {
+    let (on, disk) = (file(), tempfile::tempfile().unwrap());
+    disk.set_len(DATA).unwrap();
+    let mut ledger = created(&on);
+    ledger.write_area(0, &[0x77; 64]).unwrap();
+    ledger.finish(&disk).unwrap();
+    assert!(!bytes(&on)[BEHIND..].windows(8).any(|left| left == [0x77; 8]));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
