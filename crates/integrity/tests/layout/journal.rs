@@ -59,5 +59,6 @@ fn every_cipher_of_a_journal_gives_its_sections_back_and_to_its_own_key_only() {
 #[test]
 fn a_journal_cipher_shows_its_name_and_not_its_key() {
     let crypt = JournalCrypt::new("cbc-aes", &key_of(&"a5".repeat(16))).unwrap();
+    assert_eq!(crypt.name(), "cbc(aes)");
     assert_eq!(format!("{crypt:?}"), "JournalCrypt { name: \"cbc(aes)\", .. }");
 }
