@@ -121,26 +121,22 @@ fn a_wiped_key_is_in_no_process_of_the_back_end() {
     let Some(mapper) = Mapper::new() else { return };
     let key = bytes(seed("a_wiped_key_is_in_no_process_of_the_back_end"), 64);
     let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-    mapper.scratch.file("table", format!("0 8192 crypt aes-xts-plain64 {hex} 0 LOW 0\n").as_bytes());
-    let create = "
-truncate --size 4M low.img
-low=$(losetup --find --show low.img)
+    mapper.scratch.file("key", &key);
+    let open = "
+truncate --size 32M disk.img
+printf pass | cryptsetup luksFormat --batch-mode --pbkdf pbkdf2 --pbkdf-force-iterations 1000 --volume-key-file key disk.img -
+low=$(losetup --find --show disk.img)
 trap 'losetup --detach $low' EXIT
-sed \"s+LOW+$low+\" table | dmsetup create $N-x
-dd if=/dev/mapper/$N-x iflag=direct bs=4096 count=1 of=/dev/null status=none
-dmsetup suspend $N-x
+printf pass | cryptsetup open --disable-keyring $low $N-x -
 ";
-    mapper.script(create);
+    mapper.script(open);
     let back_end = mapper.back_end().unwrap().as_raw_nonzero().get();
     let all = children(u32::try_from(back_end).unwrap()).into_iter().chain([back_end]);
     let all: Vec<_> = all.map(|pid| u64::try_from(pid).unwrap()).collect();
     let with = |part: &[u8]| all.iter().filter(|pid| !pages_with(**pid, part).is_empty()).count();
     assert!(with(&key[..32]) > 0, "this test cannot see the key");
-    mapper.script("dmsetup message $N-x 0 key wipe");
-    for part in [&key[..32], &key[32..], &hex.as_bytes()[..64], &hex.as_bytes()[64..]] {
-        assert_eq!(with(part), 0, "{}", mapper.log());
-    }
-    mapper.script(
-        "dmsetup message $N-x 0 key set $(cut -d' ' -f5 table)\ndmsetup resume $N-x\ndmsetup remove $N-x",
-    );
+    mapper.script("cryptsetup luksSuspend $N-x");
+    let parts = [&key[..32], &key[32..], &hex.as_bytes()[..64], &hex.as_bytes()[64..]];
+    assert_eq!(parts.map(with), [0; 4], "{}", mapper.log());
+    mapper.script("printf pass | cryptsetup luksResume $N-x\ncryptsetup close $N-x");
 }
