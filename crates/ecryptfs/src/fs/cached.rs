@@ -61,7 +61,9 @@ impl Fs {
         };
         let open = node.open_file();
         if open.as_ref().is_some_and(|file| file.is_writable()) {
-            return Ok(Some(OpeningTurn { _turn: turn, are_pages_right: true }));
+            // What is written past the pages does not always reach them (before Linux 6.6).
+            let are_pages_right = !locked(&node.file).is_direct;
+            return Ok(Some(OpeningTurn { _turn: turn, are_pages_right }));
         }
         open.iter().for_each(|file| file.regain_lock());
         let lower = self.nodes.fd(node)?;

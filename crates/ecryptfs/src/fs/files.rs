@@ -60,20 +60,25 @@ impl Fs {
         if !is_known {
             return Ok(None);
         }
-        if write {
-            // The lock keeps other writers away.
-            locked(&node.file).end.follows(true);
-        }
+        // Pages that are wrong, or will be dropped at any time, are not read, and no write puts its
+        // bytes there.
+        let is_direct = {
+            let mut slot = locked(&node.file);
+            let is_direct = !opening.are_pages_right || slot.is_notified;
+            if write {
+                slot.is_direct = is_direct;
+                // The lock keeps other writers away.
+                slot.end.follows(true);
+            }
+            is_direct
+        };
         if flags.contains(OFlags::TRUNC) {
             file.set_len(0, &|| false).map_err(|e| self.tell(&node, "truncate", &e))?;
             if kill_suid {
                 file.kill_suid()?;
             }
         }
-        // Pages that are wrong, or will be dropped at any time, are not read, and no write puts its
-        // bytes there.
-        let direct =
-            if opening.are_pages_right && !locked(&node.file).is_notified { 0 } else { open_flag::DIRECT_IO };
+        let direct = if is_direct { open_flag::DIRECT_IO } else { 0 };
         Ok(Some((self.handles.add_file(file), opened(open_flag::KEEP_CACHE | direct))))
     }
 

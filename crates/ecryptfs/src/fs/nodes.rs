@@ -79,6 +79,8 @@ pub(super) struct FileSlot {
     pub(super) cached: CachedPages,
     /// True while a notification about the file is under way.
     pub(super) is_notified: bool,
+    /// True when the last open for writing went past the kernel's pages.
+    pub(super) is_direct: bool,
 }
 
 impl FileNode {
