@@ -41,6 +41,28 @@ fn as_nobody(binary: &Path, operator: &Operator, words: &str) -> Ran {
 }
 
 #[test]
+fn a_server_that_may_lock_no_memory_for_its_requests_does_not_start() {
+    let operator = Operator::new();
+    if !rustix::process::geteuid().is_root() {
+        return skip("a_server_that_may_lock_no_memory", "becoming another user needs root");
+    }
+    let volume = Volume::luks2(&operator.scratch, "20M");
+    let binary = for_everybody(&operator);
+    let run = operator.scratch.path("nobody");
+    std::fs::create_dir(&run).unwrap();
+    for file in [&volume.image, &volume.passphrase, &run] {
+        chown(file, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let mut command = tool("prlimit");
+    command.args(["--memlock=0:0", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]);
+    command.arg(binary).arg("open").arg(&volume.image).arg("--passphrase-file").arg(&volume.passphrase);
+    command.arg("--daemon").env("UNDERSEAL_RUNTIME_DIR", &run);
+    let ran = Ran::from(command.output().unwrap());
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.err.contains("RLIMIT_MEMLOCK") && ran.out.is_empty(), "{ran:?}");
+}
+
+#[test]
 fn another_user_is_refused_and_the_volume_goes_on() {
     let operator = Operator::new();
     if !rustix::process::geteuid().is_root() {

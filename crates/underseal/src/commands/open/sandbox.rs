@@ -5,7 +5,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use underseal_datapath::Mapping;
-use underseal_device::restrictions;
+use underseal_device::{ErrorKind, restrictions};
 use underseal_export::control::status::Sandbox;
 use underseal_export::fuse::MountPoint;
 use underseal_sandbox::{Asked, Helper, Needs, OfMount, Rings, State};
@@ -48,7 +48,8 @@ pub(super) fn prepare(args: &ServeArgs, mount_point: Option<&MountPoint>) -> Res
 
 /// Drops the privileges that are not needed to serve `lower`, and `disk` if the volume is a kernel
 /// block device. Returns `None` when all are kept. `locks` is true when the server locks
-/// reencryptions. Fails with `Usage` for a malformed lower name.
+/// reencryptions. Fails with `Usage` for a malformed lower name, and where no memory is left for a
+/// ring.
 pub(super) fn enter(
     args: &ServeArgs,
     lower: &[PathBuf],
@@ -64,8 +65,14 @@ pub(super) fn enter(
         let _ = DirBuilder::new().recursive(true).mode(0o700).create(LOCKS);
     }
     let locks = locks.then(|| LOCKS.into());
-    if let Err(e) = underseal_device::keep_ring_for_flushes() {
-        log::warn!("the volume cannot be flushed once the sandbox's helper is gone: {e}");
+    match underseal_device::keep_ring_for_flushes() {
+        // No client could be served either, and the volume could not be flushed at its end.
+        Err(e) if e.kind() == ErrorKind::Memory => {
+            let remedy = "with a higher limit of locked memory (`ulimit -l`, LimitMEMLOCK=)";
+            return Err(Error::from(e).with_remedy(remedy));
+        }
+        Err(e) => log::warn!("the volume cannot be flushed once the sandbox's helper is gone: {e}"),
+        Ok(()) => {}
     }
     let state = underseal_sandbox::enter(&Needs { ublk: disk, locks, ..needs(args, lower, mapping)? });
     Ok(Some(shown(state)))
