@@ -61,7 +61,7 @@ impl Fs {
         };
         let open = node.open_file();
         if open.as_ref().is_some_and(|file| file.is_writable()) {
-            // What is written past the pages does not always reach them (before Linux 6.6).
+            // Bytes that are written past the pages do not always reach them (before Linux 6.6).
             let are_pages_right = !locked(&node.file).is_direct;
             return Ok(Some(OpeningTurn { _turn: turn, are_pages_right }));
         }

@@ -101,6 +101,7 @@ pub(crate) fn fails(command: &mut Command) -> (i32, String) {
 /// The processes that a process has forked.
 pub(crate) fn children(of: u32) -> Vec<i32> {
     let tasks = std::fs::read_dir(format!("/proc/{of}/task")).unwrap();
-    let lists = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("children")).unwrap());
+    // A thread may end meanwhile.
+    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("children")).ok());
     lists.flat_map(|list| list.split_whitespace().map(|id| id.parse().unwrap()).collect::<Vec<_>>()).collect()
 }
