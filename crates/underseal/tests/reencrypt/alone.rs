@@ -265,17 +265,19 @@ fn an_error_names_the_data_where_the_data_fail_and_not_the_header() {
     assert!(!line.contains(text(&header)), "{ran:?}");
 }
 
-/// cryptsetup does such a reencryption all over again once it has repaired the last step.
+/// cryptsetup does such a reencryption once more when it has repaired the last step.
 #[test]
 fn nothing_goes_backward_that_does_not_move() {
     let scratch = Scratch::new();
     let (volume, plain) = filled(&scratch, "nothing_goes_backward_that_does_not_move", &[]);
     let before = fs::read(&volume.image).unwrap();
-    let refused = Ran::from(output(&mut reencrypt(&volume, "--direction backward")));
-    assert_eq!(refused.code, Some(2), "{refused:?}");
-    assert!(refused.err.contains("for data that move") && refused.err.contains("without --direction"));
-    assert_same(&fs::read(&volume.image).unwrap(), &before, "refused");
     let header = scratch.path("header");
+    for what in ["", &format!("--decrypt --header {} ", text(&header))] {
+        let refused = Ran::from(output(&mut reencrypt(&volume, &format!("{what}--direction backward"))));
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.err.contains("for data that move") && refused.err.contains("without --direction"));
+        assert_same(&fs::read(&volume.image).unwrap(), &before, "refused");
+    }
     let image = scratch.file("plain", &plain);
     let apart = Volume::at(&scratch, "plain").with(["--header", text(&header)]);
     let refused = Ran::from(output(&mut reencrypt(&apart, "--encrypt --direction backward")));

@@ -223,6 +223,44 @@ fn an_encryption_with_a_header_apart_is_cut_off_at_the_very_end_and_goes_on_in_e
 }
 
 #[test]
+fn a_decryption_with_a_header_apart_is_cut_off_at_the_very_end_and_goes_on_in_each_program() {
+    let scratch = Scratch::new();
+    let header = scratch.path("header");
+    let plain = bytes(crate::support::seed("a_decryption_with_a_header_apart_is_cut_off"), 8 << 20);
+    let volume = Volume::at(&scratch, "image").with(["--header", text(&header)]);
+    std::fs::write(&volume.image, &plain).unwrap();
+    let pbkdf = CHEAP_PBKDF2.join(" ");
+    run(&mut reencrypt(&volume, &format!("--encrypt --hotzone-size 2M {pbkdf}")));
+    let cut = Cut { volume: &volume, header: Some(&header), plain: &plain };
+    let (before, cutter) = (cut.files(), Cutter::new());
+    for resilience in ["journal", "checksum"] {
+        let options = format!("--decrypt --hotzone-size 2M --resilience {resilience}");
+        let program = reencrypt(&volume, &options);
+        let (syncs, mut lost) = (syncs(&cutter, &program), 0);
+        for number in syncs - 12..=syncs {
+            cut.put(&before);
+            cutter.kill_at(number, &SYNCS, &program);
+            lost += u32::from(cut.loses_a_step(&before));
+            let state = cut.files();
+            let is_right = |who: &str| {
+                let at = format!("{resilience}: cut at sync {number} of {syncs}, {who}");
+                assert_same(&std::fs::read(&volume.image).unwrap(), &plain, &at);
+            };
+            for words in ["repair", "reencrypt --resume-only --force-offline-reencrypt"] {
+                let mut theirs = cryptsetup(&volume, &format!("{words} --header {}", text(&header)));
+                crate::support::output(theirs.stdin(Stdio::null()));
+            }
+            is_right("cryptsetup");
+            cut.put(&state);
+            crate::support::output(&mut reencrypt(&volume, "--resume-only"));
+            is_right("underseal");
+        }
+        assert!(lost > 0, "no step was cut off");
+        cut.put(&before);
+    }
+}
+
+#[test]
 fn a_decryption_in_small_steps_is_finished_by_cryptsetup() {
     let scratch = Scratch::new();
     let (volume, plain) = filled(&scratch, "a_decryption_in_small_steps", &[]);

@@ -15,10 +15,9 @@ fn an_image_is_encrypted_where_it_lies_and_decrypted_again() {
     let image = scratch.file("image", &plain);
     let header = scratch.path("header");
     let volume = Volume::at(&scratch, "image").with(["--header", text(&header)]);
-    for options in ["", "--resilience journal --direction backward"] {
+    for options in ["", "--resilience journal"] {
         let cheap = CHEAP_PBKDF2.join(" ");
-        let forward = options.replace(" --direction backward", "");
-        run(&mut reencrypt(&volume, &format!("--encrypt {forward} {cheap}")));
+        run(&mut reencrypt(&volume, &format!("--encrypt {options} {cheap}")));
         assert!(std::fs::read(&image).unwrap() != plain, "it is not encrypted");
         assert_same(&volume.read_all(), &plain, "encrypted");
         let mut test = tool("cryptsetup");

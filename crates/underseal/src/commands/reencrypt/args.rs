@@ -98,7 +98,7 @@ pub(crate) struct ReencryptArgs {
     /// one
     #[arg(long, value_name = "BYTES", value_parser = size::parse, help_heading = HOW)]
     pub(crate) hotzone_size: Option<u64>,
-    /// From the beginning to the end or from the end to the beginning: with --decrypt, --state and
+    /// From the beginning to the end, or from the end to the beginning: with --state and
     /// --reduce-device-size
     #[arg(long, value_name = "WAY", value_enum, help_heading = HOW)]
     pub(crate) direction: Option<StepOrder>,

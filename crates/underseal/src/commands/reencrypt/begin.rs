@@ -112,6 +112,7 @@ pub(super) fn fits(args: &ReencryptArgs, under_way: Option<Mode>, name: &Path) -
 /// place. Fails with `Usage` for options that do not fit the volume, and where passphrases would be
 /// lost without consent; with the header's errors.
 pub(super) fn begin(args: &ReencryptArgs, header: Header, place: &Place<'_>) -> Result<VolumeKey> {
+    refuse_backward(args)?;
     place.is_as_its_users_know(&header)?;
     let (key, mut known) = keys::unlock(args, &header, place.on, place.name)?;
     if args.decrypt {
@@ -175,7 +176,6 @@ fn options(args: &ReencryptArgs, header: &luks2::Header, place: &Place<'_>) -> R
     if let Some((cipher, sectors)) = all.first().cloned() {
         all.push((args.cipher.clone().unwrap_or(cipher), sector_size.unwrap_or(sectors)));
     }
-    refuse_backward(args)?;
     // Data that move keep their source.
     let protection = match args.reduce_device_size {
         Some(_) => Protection::None,
@@ -220,7 +220,7 @@ fn key_size(args: &ReencryptArgs) -> Result<Option<usize>> {
 
 /// Refuses to go backward where no data move. cryptsetup's `repair` makes the last step good, and
 /// its `reencrypt --resume-only` then takes the header for that of a reencryption that has not
-/// begun: it decrypts all data with the old key.
+/// begun, and does it once more.
 pub(super) fn refuse_backward(args: &ReencryptArgs) -> Result<()> {
     if direction(args) == Some(Direction::Backward) && args.reduce_device_size.is_none() {
         let what = "--direction backward is for data that move: cryptsetup would destroy others after a kill in the \

@@ -77,6 +77,7 @@ pub(in super::super) fn takes_header_away(
     if let Some(status) = reencryption::status_of(&header)? {
         super::fits(args, Some(status.mode), image)?;
     }
+    super::refuse_backward(args)?;
     Losses::default().unprotected(args, image).the_rest(args, image).sure(args)?;
     let (key, _) = keys::unlock(args, &header, &*data, image)?;
     let header = super::luks2_of(header, image)?;
@@ -89,7 +90,7 @@ pub(in super::super) fn takes_header_away(
 
 fn options(args: &ReencryptArgs, header: &luks2::Header, image: &Path) -> Result<DecryptOptions> {
     Ok(DecryptOptions {
-        direction: super::direction(args).unwrap_or(Direction::Forward),
+        direction: Direction::Forward,
         protection: super::protection(args, image, &super::forms(&header.info().segments)?)?,
         // `--hotzone-size` does not limit this length: cryptsetup cannot finish a reencryption with
         // less than can be moved at first.

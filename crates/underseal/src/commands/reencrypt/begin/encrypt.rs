@@ -35,6 +35,7 @@ pub(in super::super) fn encrypt(args: &ReencryptArgs, place: &mut Place) -> Resu
         return Err(Error::usage(what).with_remedy("that, or --header FILE for a header of its own"));
     }
     super::refuse_datashift(args)?;
+    super::refuse_backward(args)?;
     let options = options(args)?;
     blocks::fit_plain(options.format.sector_size.unwrap_or(SectorSize::S512), &*data, image)?;
     let size = reencryption::size(&data)?;
@@ -105,7 +106,6 @@ fn options(args: &ReencryptArgs) -> Result<EncryptOptions> {
         uuid: args.uuid,
         ..FormatOptions::luks2()
     };
-    super::refuse_backward(args)?;
     let direction = super::direction(args).unwrap_or(Direction::Forward);
     Ok(EncryptOptions {
         format,
