@@ -239,12 +239,9 @@ impl Table {
         let below = self.below.iter().map(|(name, line)| (name.as_str(), line));
         let mut text = KeyText::default();
         for (name, line) in below.chain(self.lines.iter().map(|line| (name, line))) {
-            for part in
-                [if text.is_empty() { "" } else { "\n" }, name, if name.is_empty() { "" } else { ": " }]
-            {
-                text.push(part);
-            }
-            text.push(&line.print(keys));
+            let end = if text.is_empty() { "" } else { "\n" };
+            let colon = if name.is_empty() { "" } else { ": " };
+            text.extend([end, name, colon, &line.print(keys)]);
         }
         text
     }

@@ -148,7 +148,12 @@ fn check(args: &TableCheckArgs) -> Result<()> {
         }));
     }
     table.volume(&sizes).map_err(refused)?;
-    let mut text = table.print(args.show_keys);
+    print_table(&table, args.show_keys)
+}
+
+/// Prints a table, with zeros for its keys unless `keys` is true.
+fn print_table(table: &Table, keys: bool) -> Result<()> {
+    let mut text = table.print(keys);
     text.push("\n");
     print(&text)
 }

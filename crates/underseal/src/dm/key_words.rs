@@ -14,7 +14,7 @@ pub(super) fn with_key(params: &str, key: Option<&str>) -> Result<Key> {
     let (cipher, old, rest) = split_at_key(params)?;
     let zeros = "0".repeat(digits_of(old));
     let mut text = KeyText::default();
-    [cipher, " ", key.unwrap_or(&zeros), rest].into_iter().for_each(|part| text.push(part));
+    text.extend([cipher, " ", key.unwrap_or(&zeros), rest]);
     Key::new(text.as_bytes()).map_err(|e| Error::new(Errno::NOMEM, e.to_string()))
 }
 

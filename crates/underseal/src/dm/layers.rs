@@ -110,14 +110,14 @@ pub(super) fn stack(
         let Base::Device(name) = base else { continue };
         let Some((number, lines)) = layer_at(name, below, lookups)? else { continue };
         let layer = text(&lines);
-        [&format!("{number}: "), layer.trim_end(), "\n"].into_iter().for_each(|part| stack.push(part));
+        stack.extend([&*number.to_string(), ": ", layer.trim_end(), "\n"]);
     }
     if stack.is_empty() {
         return Ok(None);
     }
     for line in table.lines() {
         let Some(name) = line.target.device() else {
-            ["volume: ", &line.print(true), "\n"].into_iter().for_each(|part| stack.push(part));
+            stack.extend(["volume: ", &line.print(true), "\n"]);
             continue;
         };
         let has_tags = matches!(&line.target, Target::Crypt(crypt) if crypt.options.integrity.is_some());
@@ -132,7 +132,7 @@ pub(super) fn stack(
             }
             None => {}
         }
-        ["volume: ", &printed, "\n"].into_iter().for_each(|part| stack.push(part));
+        stack.extend(["volume: ", &printed, "\n"]);
     }
     Ok(Some(stack))
 }

@@ -117,9 +117,7 @@ impl Crypt {
     }
 
     pub(super) fn print(&self, text: &mut KeyText, keys: bool) {
-        for part in [&escape(self.cipher.as_written()), " ", &self.key.print(keys)] {
-            text.push(part);
-        }
+        text.extend([&*escape(self.cipher.as_written()), " ", &self.key.print(keys)]);
         text.push(&format!(" {} {} {}", self.iv_offset, escape(&self.device), self.offset));
         let options = self.options.words();
         if !options.is_empty() {

@@ -23,6 +23,12 @@ impl KeyText {
     }
 }
 
+impl<'t> Extend<&'t str> for KeyText {
+    fn extend<T: IntoIterator<Item = &'t str>>(&mut self, parts: T) {
+        parts.into_iter().for_each(|part| self.push(part));
+    }
+}
+
 impl Deref for KeyText {
     type Target = str;
 
@@ -55,7 +61,7 @@ mod tests {
     fn the_parts_follow_each_other() {
         let mut text = KeyText::default();
         let parts = ["aes-xts-plain64 ", "", "00112233", " 0 /dev/sda 0"];
-        parts.iter().for_each(|part| text.push(part));
+        text.extend(parts);
         write!(text, " {}", 7).unwrap();
         assert_eq!(&*text, parts.concat() + " 7");
         assert!(!format!("{text:?}").contains("0011"));

@@ -48,8 +48,8 @@ pub(super) fn prepare(args: &ServeArgs, mount_point: Option<&MountPoint>) -> Res
 
 /// Drops the privileges that are not needed to serve `lower`, and `disk` if the volume is a kernel
 /// block device. Returns `None` when all are kept. `locks` is true when the server locks
-/// reencryptions. Fails with `Usage` for a malformed lower name, and where no memory is left for a
-/// ring.
+/// reencryptions. Fails with `Usage` for a malformed lower name, and with `Failed` where no memory
+/// is left for a ring.
 pub(super) fn enter(
     args: &ServeArgs,
     lower: &[PathBuf],

@@ -16,7 +16,6 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::foreign::{self, Request};
 use crate::lower::open_header;
-use crate::output::print;
 use crate::part;
 
 /// Prints the table that a volume of another system comes to, with its key: TrueCrypt and VeraCrypt
@@ -46,9 +45,7 @@ pub(super) fn volume(args: &TableVolumeArgs) -> Result<()> {
     let devices = devices.map(|path| device_word(Path::new(path)));
     let text = lines(&opened, &devices.collect::<Result<Vec<_>>>()?)?;
     let table = Table::parse(&text).map_err(refused)?;
-    let mut text = table.print(true);
-    text.push("\n");
-    print(&text)
+    super::print_table(&table, true)
 }
 
 /// Makes a line for each segment. Fails with `Unsupported` for ciphers that dm-crypt lacks: for a

@@ -11,7 +11,6 @@ use super::{EXAMPLES, device_word, refused};
 use crate::cli::{PlainArgs, SecretArgs};
 use crate::error::{Error, Result};
 use crate::lower::open_header;
-use crate::output::print;
 use crate::passphrase::Secret;
 use crate::reencryption;
 use crate::volume::{plain_key, plain_options};
@@ -54,7 +53,5 @@ pub(super) fn run(args: &TablePlainArgs) -> Result<()> {
         of.data_offset >> 9
     ));
     let table = Table::parse(&line).map_err(refused)?;
-    let mut text = table.print(true);
-    text.push("\n");
-    print(&text)
+    super::print_table(&table, true)
 }
