@@ -48,16 +48,14 @@ fn a_server_that_may_lock_no_memory_for_its_requests_does_not_start() {
     }
     let volume = Volume::luks2(&operator.scratch, "20M");
     let binary = for_everybody(&operator);
-    let run = operator.scratch.path("nobody");
-    std::fs::create_dir(&run).unwrap();
-    for file in [&volume.image, &volume.passphrase, &run] {
+    std::fs::create_dir(operator.directory()).unwrap();
+    open(&operator.directory(), 0o700);
+    for file in [&volume.image, &volume.passphrase, &operator.directory()] {
         chown(file, Some(NOBODY), Some(NOBODY)).unwrap();
     }
-    let mut command = tool("prlimit");
-    command.args(["--memlock=0:0", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]);
-    command.arg(binary).arg("open").arg(&volume.image).arg("--passphrase-file").arg(&volume.passphrase);
-    command.arg("--daemon").env("UNDERSEAL_RUNTIME_DIR", &run);
-    let ran = Ran::from(command.output().unwrap());
+    let [program, image, passphrase] = [&binary, &volume.image, &volume.passphrase].map(|path| text(path));
+    let words = format!("--memlock=0:0 {program} open {image} --passphrase-file {passphrase} --daemon");
+    let ran = as_nobody(Path::new("prlimit"), &operator, &words);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.err.contains("RLIMIT_MEMLOCK") && ran.out.is_empty(), "{ran:?}");
 }

@@ -304,25 +304,41 @@ fn a_plain_file_that_another_program_changed_beside_a_writer_is_read_anew() {
 
 /// Opens, reads and closes a file in more threads than the mount has places for requests, while
 /// the lower file's times change: opens have the kernel drop the file's pages, and the kernel waits
-/// for the reads of them.
+/// for the reads of them. All bytes are right meanwhile, also those that are written in between.
 const CROWD: &str = r#"
-import os, random, sys, threading, time
+import mmap, os, random, sys, threading, time
 path, lower = sys.argv[1:]
+content = open(path, "rb").read()
 end = time.time() + 4
+wrong = []
+def read_at(file, at):
+    with mmap.mmap(file, 0, prot=mmap.PROT_READ) as mapped:
+        return os.pread(file, 4096, at), mapped[at:at + 4096]
 def read(number):
     pages = random.Random(number)
     while time.time() < end:
         file = os.open(path, os.O_RDONLY)
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.pread(file, 4096, pages.randrange(1000) * 4096)
+        at = pages.randrange(1000) * 4096
+        if os.pread(file, 4096, at) != content[at:at + 4096]:
+            wrong.append(("read", at))
         os.close(file)
 def write():
+    number = 0
     while time.time() < end:
-        try:
-            os.close(os.open(path, os.O_RDWR))
-        except OSError as e:
-            print(e)
-        time.sleep(0.1)
+        number += 1
+        at, new = 4096 * (1000 + number % 24), b"%8d" % number * 512
+        file = os.open(path, os.O_RDWR)
+        os.pwrite(file, new, at)
+        here = read_at(file, at)
+        other = os.open(path, os.O_RDONLY)
+        there = read_at(other, at)
+        os.close(file)
+        after = read_at(other, at)
+        os.close(other)
+        if set(here + there + after) != {new}:
+            wrong.append(("written", number))
+    print(number, "writes")
 begun = [threading.Thread(target=read, args=(number,)) for number in range(120)]
 begun.append(threading.Thread(target=write))
 for thread in begun:
@@ -332,6 +348,7 @@ while time.time() < end:
     time.sleep(0.02)
 for thread in begun:
     thread.join()
+sys.exit(f"{wrong[:5]}" if wrong else 0)
 "#;
 
 #[test]
