@@ -19,6 +19,8 @@ pub struct ServerRow {
     pub median: FioResult,
     /// The quotient of our requests a second and this server's, round by round.
     pub ours_over_this: Range,
+    /// The quotient of our p99 latency and this server's: the median of the rounds.
+    pub our_p99_over_this: f64,
     /// The project's goal.
     pub goal: Option<f64>,
     /// The results of every round.
@@ -35,11 +37,14 @@ pub(crate) fn rows(
     let mut rows = Vec::new();
     for (workload, seen) in workloads.iter().zip(seen) {
         for (&server, rounds) in servers.iter().zip(seen) {
+            let ratios =
+                |of: fn(&FioResult) -> f64| Range::of(seen[0].iter().zip(rounds).map(|(a, b)| of(a) / of(b)));
             rows.push(ServerRow {
                 workload: workload.clone(),
                 server,
                 median: medians(rounds),
-                ours_over_this: Range::of(seen[0].iter().zip(rounds).map(|(a, b)| a.iops / b.iops)),
+                ours_over_this: ratios(|s| s.iops),
+                our_p99_over_this: ratios(|s| s.p99_us).median,
                 goal: goal(server, workload),
                 rounds: rounds.clone(),
             });
@@ -56,7 +61,7 @@ pub(crate) fn table(f: &mut fmt::Formatter<'_>, rows: &[ServerRow]) -> fmt::Resu
             workload = &row.workload;
             writeln!(
                 f,
-                "\n{workload:<30}{:>9}{:>9}{:>8}{:>8}{:>9}   ratio (least..most)",
+                "\n{workload:<30}{:>9}{:>9}{:>8}{:>8}{:>9}   ratio (least..most)   p99 ratio",
                 "IOPS", "MB/s", "p50 us", "p99 us", "cpu us"
             )?;
         }
@@ -65,8 +70,8 @@ pub(crate) fn table(f: &mut fmt::Formatter<'_>, rows: &[ServerRow]) -> fmt::Resu
         write!(
             f,
             "  {:<28}{iops:>9.0}{mb_per_s:>9.0}{p50_us:>8.0}{p99_us:>8.0}{server_cpu_us:>9.2}   \
-             {ratio:.2} ({least:.2}..{most:.2})",
-            row.server
+             {ratio:.2} ({least:.2}..{most:.2})   {:.2}",
+            row.server, row.our_p99_over_this
         )?;
         match row.goal {
             Some(goal) => writeln!(f, "   goal {goal}")?,

@@ -62,8 +62,13 @@ impl BenchFolder {
 
     /// Returns the command that opens an image of ours.
     pub(crate) fn open(&self, image: &Path) -> Command {
-        let mut open = self.underseal();
-        open.arg("open").arg(image).arg("--passphrase-file").arg(&self.passphrase);
+        self.open_with(&self.underseal, image)
+    }
+
+    /// Returns the command of another build that opens an image of ours.
+    pub(crate) fn open_with(&self, underseal: &Path, image: &Path) -> Command {
+        let mut open = Command::new(underseal);
+        open.args(["--quiet", "open"]).arg(image).arg("--passphrase-file").arg(&self.passphrase);
         open
     }
 

@@ -21,9 +21,17 @@ pub struct InterleavedRounds {
     pub runtime: Duration,
     /// Only the workloads whose name contains this.
     pub only: Option<String>,
+    /// The command of an earlier build, which is measured in place of the peers.
+    pub before: Option<PathBuf>,
 }
 
 impl InterleavedRounds {
+    /// Compares with an earlier build, if there is one, in place of the peers.
+    #[must_use]
+    pub fn with(self, before: Option<PathBuf>) -> Self {
+        Self { before, ..self }
+    }
+
     /// Whether a workload is one of the requested ones.
     pub(crate) fn want(&self, name: &str) -> bool {
         self.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
@@ -186,6 +194,7 @@ mod tests {
             rounds: 1,
             runtime: Duration::ZERO,
             only: Some(only.into()),
+            before: None,
         };
         let error = only("sync").wanted(STEPS).err().unwrap();
         assert_eq!(error.to_string(), "no workload has \"sync\" in its name");

@@ -20,6 +20,8 @@ use crate::rounds::{BenchWorkload, InterleavedRounds, interleaved};
 
 const OURS: &str = "underseal, aes-128, names";
 const DEVICE: &str = "underseal, /dev/fuse";
+/// Ours of an earlier build, as it mounts by default.
+const BEFORE: &str = "before, aes-128, names";
 const BARE: &str = "underseal, no cipher";
 const GOCRYPTFS: &str = "gocryptfs";
 
@@ -127,8 +129,8 @@ impl Place {
 
     fn start(&self, options: &MountBenchOptions) -> Result<(Vec<MountedFolder>, Vec<String>), BenchError> {
         let threads = options.threads.to_string();
-        let ours = |name, folder: &str, more: &[&str]| {
-            let mut ours = Command::new(&options.turns.underseal);
+        let ours = |name, underseal: &Path, folder: &str, more: &[&str]| {
+            let mut ours = Command::new(underseal);
             let (lower, plain) = (self.folder(&format!("{folder}.lower"))?, self.folder(folder)?);
             ours.args(["-q", "ecryptfs", "mount"]).arg(lower).arg(&plain).args(["--threads", &threads]);
             ours.args(["-o", "ecryptfs_enable_filename_crypto", "--passphrase-file"])
@@ -136,7 +138,13 @@ impl Place {
                 .args(more);
             MountedFolder::start(name, ours, plain)
         };
-        let mut mounts = vec![ours(OURS, "ours", &[])?, ours(DEVICE, "device", &["--no-io-uring"])?];
+        let built = &options.turns.underseal;
+        let mut mounts =
+            vec![ours(OURS, built, "ours", &[])?, ours(DEVICE, built, "device", &["--no-io-uring"])?];
+        if let Some(before) = &options.turns.before {
+            mounts.push(ours(BEFORE, before, "before", &[])?);
+            return Ok((mounts, Vec::new()));
+        }
 
         let mut bare = this_program()?;
         let (lower, plain) = (self.folder("bare.lower")?, self.folder("bare")?);

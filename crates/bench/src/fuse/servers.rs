@@ -24,6 +24,8 @@ pub(super) const NBDFUSE: &str = "nbdfuse, qemu-nbd luks";
 pub(super) const DAEMON: &str = "qemu-storage-daemon luks";
 /// Ours without io_uring.
 pub(super) const OURS_DEVICE: &str = "underseal, /dev/fuse";
+/// Ours of an earlier build, as it serves by default.
+const BEFORE: &str = "before, 4 KiB sectors";
 const OURS_NULL: &str = "underseal, cipher_null";
 const OURS_MEMORY: &str = "underseal, memory, no cipher";
 const OURS_MEMORY_DEVICE: &str = "underseal, memory, /dev/fuse";
@@ -65,7 +67,12 @@ pub(super) fn start(options: &FuseOptions) -> Result<(Vec<MountedPeer>, Vec<Stri
         options,
         place: BenchFolder::new(&options.turns.underseal, &options.directory, options.size)?,
     };
-    let mut servers = vec![place.ours()?, place.device()?, place.null()?];
+    let mut servers = vec![place.ours()?, place.device()?];
+    if let Some(before) = &options.turns.before {
+        servers.push(place.before(before)?);
+        return Ok((servers, Vec::new()));
+    }
+    servers.push(place.null()?);
     servers.push(place.memory(OURS_MEMORY, "serve-fuse-null", &[])?);
     servers.push(place.memory(OURS_MEMORY_DEVICE, "serve-fuse-null", &["--no-io-uring"])?);
     servers.push(place.memory(MEMORY, "serve-fuse-memory", &[])?);
@@ -94,6 +101,12 @@ impl Mounts<'_> {
         let (image, file) = (self.place.luks2("luks2", "4096")?, self.file("luks2")?);
         let open = self.mounted(self.place.open(&image), &file);
         self.serve(OURS, vec![open], file.clone(), file, vec![image])
+    }
+
+    fn before(&self, underseal: &Path) -> Result<MountedPeer, BenchError> {
+        let (image, file) = (self.place.luks2("before", "4096")?, self.file("before")?);
+        let open = self.mounted(self.place.open_with(underseal, &image), &file);
+        self.serve(BEFORE, vec![open], file.clone(), file, vec![image])
     }
 
     fn device(&self) -> Result<MountedPeer, BenchError> {

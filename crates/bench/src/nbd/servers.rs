@@ -20,6 +20,8 @@ use crate::place::{BenchFolder, SocketServer, this_program};
 
 /// Our server with the cipher: the first, to which the others are compared.
 const OURS: &str = "underseal, 4 KiB sectors";
+/// Ours of an earlier build.
+const BEFORE: &str = "before, 4 KiB sectors";
 /// Our server with the LUKS1 peers' sectors.
 pub(super) const OURS_512: &str = "underseal, 512 B sectors";
 /// Our server over a VeraCrypt volume with the same cipher as the server above: the format costs
@@ -69,8 +71,12 @@ pub(super) fn start(options: &NbdOptions) -> Result<Vec<NbdServerProcess>, NbdEr
     if options.over_nbd {
         return super::remote::start(&place);
     }
+    let first = ours(&place, OURS, "4096", &[])?;
+    if let Some(before) = &options.turns.before {
+        return Ok(vec![first, self::before(&place, before)?]);
+    }
     Ok(vec![
-        ours(&place, OURS, "4096", &[])?,
+        first,
         ours(&place, OURS_512, "512", &[])?,
         veracrypt(&place)?,
         ours(&place, OURS_SIMPLE, "4096", &["--simple-replies"])?,
@@ -94,6 +100,12 @@ fn ours(
     let (image, socket) = (place.luks2(&stem, sector)?, place.path(&format!("{stem}.sock")));
     let mut open = place.open(&image);
     NbdServerProcess::start(name, open.args(more).arg("--nbd").arg(unix(&socket)), socket, vec![image])
+}
+
+fn before(place: &BenchFolder, underseal: &Path) -> Result<NbdServerProcess, NbdError> {
+    let (image, socket) = (place.luks2("before", "4096")?, place.path("before.sock"));
+    let mut open = place.open_with(underseal, &image);
+    NbdServerProcess::start(BEFORE, open.arg("--nbd").arg(unix(&socket)), socket, vec![image])
 }
 
 fn veracrypt(place: &BenchFolder) -> Result<NbdServerProcess, NbdError> {

@@ -1,5 +1,6 @@
 //! The measured servers, each in a separate process, each with one ring.
 
+use std::path::Path;
 use std::process::Command;
 
 use super::{BenchError, VhostUserOptions};
@@ -7,6 +8,8 @@ use crate::place::{BenchFolder, SocketServer};
 
 /// Underseal with the cipher, the reference of all comparisons.
 const OURS: &str = "underseal, 4 KiB sectors";
+/// Ours of an earlier build.
+const BEFORE: &str = "before, 4 KiB sectors";
 /// Our server without a cipher, over the same kind of file.
 pub(super) const OURS_NULL: &str = "underseal, cipher_null";
 pub(super) const DAEMON: &str = "qemu-storage-daemon luks";
@@ -15,7 +18,11 @@ const DAEMON_FILE: &str = "qemu-storage-daemon, no cipher";
 /// Starts the servers, ours first.
 pub(super) fn start(options: &VhostUserOptions) -> Result<Vec<SocketServer>, BenchError> {
     let place = BenchFolder::new(&options.turns.underseal, &options.directory, options.size)?;
-    Ok(vec![ours(&place)?, null(&place)?, daemon(&place, true)?, daemon(&place, false)?])
+    let ours = ours(&place, OURS, &options.turns.underseal)?;
+    if let Some(before) = &options.turns.before {
+        return Ok(vec![ours, self::ours(&place, BEFORE, before)?]);
+    }
+    Ok(vec![ours, null(&place)?, daemon(&place, true)?, daemon(&place, false)?])
 }
 
 /// Returns the command, pinned to the servers' processor.
@@ -41,11 +48,12 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn ours(place: &BenchFolder) -> Result<SocketServer, BenchError> {
-    let (image, socket) = (place.luks2("vhost-user", "4096")?, place.path("vhost-user.sock"));
-    let mut open = place.open(&image);
+fn ours(place: &BenchFolder, name: &'static str, underseal: &Path) -> Result<SocketServer, BenchError> {
+    let stem = name.replace([' ', ','], "-");
+    let (image, socket) = (place.luks2(&stem, "4096")?, place.path(&format!("{stem}.sock")));
+    let mut open = place.open_with(underseal, &image);
     open.arg("--vhost-user").arg(&socket).args(["--vhost-user-queues", "1"]);
-    SocketServer::start(OURS, &mut pinned(&open), socket, vec![image])
+    SocketServer::start(name, &mut pinned(&open), socket, vec![image])
 }
 
 fn null(place: &BenchFolder) -> Result<SocketServer, BenchError> {

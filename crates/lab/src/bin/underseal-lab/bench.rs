@@ -34,6 +34,7 @@ fn measure(what: Bench, underseal: Option<PathBuf>, reader: &mut impl Observer) 
             rounds: effort.rounds.into(),
             runtime: Duration::from_secs(effort.runtime.into()),
             only: effort.only,
+            before: None,
         })
     };
     match what {
@@ -47,7 +48,7 @@ fn measure(what: Bench, underseal: Option<PathBuf>, reader: &mut impl Observer) 
         }
         Bench::Nbd(args) => {
             let options = NbdOptions {
-                turns: turns(args.effort)?,
+                turns: turns(args.effort)?.with(args.earlier.before),
                 directory: args.directory,
                 size: args.size,
                 over_nbd: args.over_nbd,
@@ -56,7 +57,7 @@ fn measure(what: Bench, underseal: Option<PathBuf>, reader: &mut impl Observer) 
         }
         Bench::Fuse(args) => {
             let options = FuseOptions {
-                turns: turns(args.effort)?,
+                turns: turns(args.effort)?.with(args.earlier.before),
                 directory: args.directory,
                 size: args.size,
                 threads: args.threads,
@@ -112,8 +113,11 @@ fn measure(what: Bench, underseal: Option<PathBuf>, reader: &mut impl Observer) 
             Ok(rbd(&RbdOptions { turns, conf: args.conf, pool: args.pool, size }, reader)?)
         }
         Bench::VhostUser(args) => {
-            let options =
-                VhostUserOptions { turns: turns(args.effort)?, directory: args.directory, size: args.size };
+            let options = VhostUserOptions {
+                turns: turns(args.effort)?.with(args.earlier.before),
+                directory: args.directory,
+                size: args.size,
+            };
             Ok(vhost_user(&options, reader)?)
         }
         Bench::Ecryptfs(args) => {
@@ -123,7 +127,7 @@ fn measure(what: Bench, underseal: Option<PathBuf>, reader: &mut impl Observer) 
                 return Ok(());
             }
             let options = MountBenchOptions {
-                turns: turns(args.effort)?,
+                turns: turns(args.effort)?.with(args.earlier.before),
                 directory: args.directory,
                 size: args.size,
                 files: args.files,

@@ -42,6 +42,15 @@ pub(crate) struct Interleaved {
     pub(crate) only: Option<String>,
 }
 
+/// An earlier build, to see what a change costs or gains.
+#[derive(Debug, Args)]
+pub(crate) struct Earlier {
+    /// An earlier build of underseal, which is measured in turn with this one in place of the
+    /// peers; "p99 ratio" is this one's latency over that one's
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) before: Option<PathBuf>,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
     Cipher(BenchCipherArgs),
@@ -85,8 +94,10 @@ pub(crate) struct BenchNbdArgs {
     pub(crate) size: u64,
     #[command(flatten)]
     pub(crate) effort: Interleaved,
+    #[command(flatten)]
+    pub(crate) earlier: Earlier,
     /// Volumes on other NBD servers (nbdkit's memory) instead of files
-    #[arg(long)]
+    #[arg(long, conflicts_with = "before")]
     pub(crate) over_nbd: bool,
 }
 
@@ -106,6 +117,8 @@ pub(crate) struct BenchFuseArgs {
     pub(crate) threads: u16,
     #[command(flatten)]
     pub(crate) effort: Interleaved,
+    #[command(flatten)]
+    pub(crate) earlier: Earlier,
 }
 
 /// Volumes with a tag beside each sector, beside the same one without, over NBD and FUSE; the
@@ -146,6 +159,8 @@ pub(crate) struct BenchVhostUserArgs {
     pub(crate) size: u64,
     #[command(flatten)]
     pub(crate) effort: Interleaved,
+    #[command(flatten)]
+    pub(crate) earlier: Earlier,
 }
 
 /// Mounts memory without a cipher, for `bench fuse`.
@@ -295,6 +310,8 @@ pub(crate) struct BenchEcryptfsArgs {
     pub(crate) threads: u16,
     #[command(flatten)]
     pub(crate) effort: Interleaved,
+    #[command(flatten)]
+    pub(crate) earlier: Earlier,
 }
 
 /// Mounts a folder as it is, for `bench ecryptfs`.
@@ -315,6 +332,7 @@ Examples:
   underseal-lab bench cipher --quick
   underseal-lab bench nbd                                  some ten minutes; needs fio, nbdkit and qemu-utils
   underseal-lab bench nbd --only 'depth 32' --rounds 3 --json=nbd.json
+  underseal-lab bench fuse --before /usr/bin/underseal   this build beside an earlier one
   underseal-lab bench fuse --only 4k                       needs fio, libnbd-bin, qemu-utils and fuse3
   underseal-lab bench integrity --only 'NBD 4k'            needs fio and fuse3
   underseal-lab bench ublk --only 4k                       as root, with ublk, dm-crypt and brd; needs fio and cryptsetup-bin
