@@ -1,8 +1,8 @@
 //! Receiving requests from the kernel and sending replies: a descriptor of /dev/fuse for each
 //! thread.
 //!
-//! No other code uses the descriptor, so another transport of the same requests (FUSE over
-//! io_uring, since Linux 6.14) is another file with these functions.
+//! No other code uses the descriptor. The other transport of the same requests, FUSE over io_uring,
+//! is `ring.rs`.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
