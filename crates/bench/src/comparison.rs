@@ -55,28 +55,42 @@ pub(crate) fn rows(
 
 /// Writes a table for each workload.
 pub(crate) fn table(f: &mut fmt::Formatter<'_>, rows: &[ServerRow]) -> fmt::Result {
-    let mut workload = "";
-    for row in rows {
-        if workload != row.workload {
-            workload = &row.workload;
-            writeln!(
-                f,
-                "\n{workload:<30}{:>9}{:>9}{:>8}{:>8}{:>9}   ratio (least..most)   p99 ratio",
-                "IOPS", "MB/s", "p50 us", "p99 us", "cpu us"
-            )?;
-        }
-        let FioResult { iops, mb_per_s, p50_us, p99_us, server_cpu_us, .. } = row.median;
-        let Range { least, median: ratio, most } = row.ours_over_this;
-        write!(
-            f,
-            "  {:<28}{iops:>9.0}{mb_per_s:>9.0}{p50_us:>8.0}{p99_us:>8.0}{server_cpu_us:>9.2}   \
-             {ratio:.2} ({least:.2}..{most:.2})   {:.2}",
-            row.server, row.our_p99_over_this
-        )?;
-        match row.goal {
-            Some(goal) => writeln!(f, "   goal {goal}")?,
-            None => writeln!(f)?,
+    for rows in rows.chunk_by(|row, next| row.workload == next.workload) {
+        heading(f, &rows[0].workload, "   p99 ratio")?;
+        for row in rows {
+            line(f, row.server, &row.median, &row.ours_over_this)?;
+            write!(f, "   {:.2}", row.our_p99_over_this)?;
+            end_with_goal(f, row.goal, row.ours_over_this.median)?;
         }
     }
     Ok(())
+}
+
+/// Writes the title of a table's first column, and those of the others.
+pub(crate) fn heading(f: &mut fmt::Formatter<'_>, workload: &str, more: &str) -> fmt::Result {
+    writeln!(
+        f,
+        "\n{workload:<30}{:>9}{:>9}{:>8}{:>8}{:>8}{:>9}   ratio (least..most){more}",
+        "IOPS", "MB/s", "p50 us", "p99 us", "p99.9", "cpu us"
+    )
+}
+
+/// Writes a row's medians and the quotient of its requests a second, without the line's end.
+pub(crate) fn line(f: &mut fmt::Formatter<'_>, name: &str, median: &FioResult, ratio: &Range) -> fmt::Result {
+    let FioResult { iops, mb_per_s, p50_us, p99_us, p999_us, server_cpu_us } = median;
+    let Range { least, median, most } = ratio;
+    write!(
+        f,
+        "  {name:<28}{iops:>9.0}{mb_per_s:>9.0}{p50_us:>8.0}{p99_us:>8.0}{p999_us:>8.0}{server_cpu_us:>9.2}   \
+         {median:.2} ({least:.2}..{most:.2})"
+    )
+}
+
+/// Ends a row with its goal, if it has one, and whether the quotient misses it.
+pub(crate) fn end_with_goal(f: &mut fmt::Formatter<'_>, goal: Option<f64>, ratio: f64) -> fmt::Result {
+    match goal {
+        Some(goal) if ratio < goal => writeln!(f, "   goal {goal} missed"),
+        Some(goal) => writeln!(f, "   goal {goal}"),
+        None => writeln!(f),
+    }
 }

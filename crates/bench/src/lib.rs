@@ -59,7 +59,7 @@ pub use fuse::{FuseOptions, FuseReport, fuse, serve_fuse_memory, serve_null_memo
 pub use integrity::{IntegrityBenchOptions, IntegrityReport, IntegrityRow, integrity};
 pub use machine::Machine;
 pub use measure::{Effort, Subject, ThroughputSample, TimedCall, rates};
-pub use nbd::{NbdError, NbdOptions, NbdReport, NbdRow, NbdWorkload, nbd, serve_memory};
+pub use nbd::{NbdError, NbdOptions, NbdReport, NbdWorkload, nbd, serve_memory};
 pub use observer::Observer;
 pub use range::Range;
 pub use rbd::{DriveOptions, DriveSubject, RbdOptions, RbdReport, drive_rbd, rbd};

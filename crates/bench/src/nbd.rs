@@ -21,7 +21,7 @@ use crate::observer::Observer;
 use crate::rounds::{InterleavedRounds, interleaved};
 
 pub use fio::NbdWorkload;
-pub use report::{NbdReport, NbdRow};
+pub use report::NbdReport;
 pub use servers::serve_memory;
 pub(crate) use servers::{missing, process_time, run};
 

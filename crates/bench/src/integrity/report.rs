@@ -8,7 +8,7 @@ use super::fio::IntegrityLoad;
 use super::volumes::{self, BenchVolume};
 use crate::fio::{FioResult, medians};
 use crate::rounds::BenchWorkload;
-use crate::{Machine, Range};
+use crate::{Machine, Range, comparison};
 
 /// A volume under a load, over all rounds.
 #[derive(Debug, Clone, Serialize)]
@@ -79,28 +79,11 @@ impl fmt::Display for IntegrityReport {
             f,
             "LUKS2, 4 KiB sectors, 256-bit AES; images in memory; ratio: this volume over the one without tags"
         )?;
-        let mut load = "";
-        for row in &self.rows {
-            if load != row.load {
-                load = &row.load;
-                writeln!(
-                    f,
-                    "\n{load:<30}{:>9}{:>9}{:>8}{:>8}{:>9}   ratio (least..most)",
-                    "IOPS", "MB/s", "p50 us", "p99 us", "cpu us"
-                )?;
-            }
-            let FioResult { iops, mb_per_s, p50_us, p99_us, server_cpu_us, .. } = row.median;
-            let Range { least, median: ratio, most } = row.of_plain;
-            write!(
-                f,
-                "  {:<28}{iops:>9.0}{mb_per_s:>9.0}{p50_us:>8.0}{p99_us:>8.0}{server_cpu_us:>9.2}   \
-                 {ratio:.2} ({least:.2}..{most:.2})",
-                row.volume
-            )?;
-            match row.goal {
-                Some(goal) if ratio < goal => writeln!(f, "   goal {goal} missed")?,
-                Some(goal) => writeln!(f, "   goal {goal}")?,
-                None => writeln!(f)?,
+        for rows in self.rows.chunk_by(|row, next| row.load == next.load) {
+            comparison::heading(f, &rows[0].load, "")?;
+            for row in rows {
+                comparison::line(f, row.volume, &row.median, &row.of_plain)?;
+                comparison::end_with_goal(f, row.goal, row.of_plain.median)?;
             }
         }
         Ok(())
