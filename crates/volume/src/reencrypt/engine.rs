@@ -1,7 +1,7 @@
 //! The order of a step's writes and syncs.
 //!
-//! The rows of a step, as in `commit` and `through`. Each row is on stable storage before the next
-//! row that relies on it:
+//! The rows of a step, as in `commit` and `commit_locked`. Each row is on stable storage before the
+//! next row that relies on it:
 //! ```text
 //!   row                          none    checksum    journal    source (the old bytes stay)
 //!    1  read old bytes            x       x           x          x
