@@ -147,11 +147,11 @@ impl fmt::Debug for UblkHolder {
 }
 
 impl Device {
-    /// Prepares the device of an old server that still serves it: everything that is possible
-    /// before the release.
+    /// Prepares the device of an old server: everything that is possible before the release.
     pub(super) fn take_over(
         mapping: Arc<underseal_datapath::Mapping>,
         place: &UblkPlace,
+        served_by: Option<i32>,
         sender: Sender<Message>,
     ) -> Result<Self> {
         let id = place.id;
@@ -171,10 +171,8 @@ impl Device {
         let info = control.info(id).map_err(unknown)?;
         let was = control.params(id).map_err(unknown)?;
         let is = params::of(&mapping)?;
-        let another = match info.ublksrv_flags == config.identity {
-            false => Some("it is another volume's".into()),
-            true => params::another_disk(&was, &is, place.for_tables),
-        };
+        let another = another_server(&info, place, served_by)
+            .or_else(|| params::another_disk(&was, &is, place.for_tables));
         if let Some(why) = another {
             let context = format!("/dev/ublkb{id} cannot be taken over: {why}");
             return Err(Error::new(ErrorKind::DeviceInUse, context));
@@ -336,4 +334,43 @@ pub(super) fn kernel() -> Option<(u32, u32)> {
 
 fn late(what: &str) -> Error {
     Error::new(ErrorKind::Drain, what)
+}
+
+/// Returns why a device is not the one that an old server has told of. `served_by` is the process
+/// of that server, unless it has released the device.
+fn another_server(
+    info: &sys::ublksrv_ctrl_dev_info,
+    place: &UblkPlace,
+    served_by: Option<i32>,
+) -> Option<String> {
+    if info.ublksrv_flags != place.identity {
+        return Some("it is another volume's".into());
+    }
+    let is_others = served_by.is_some_and(|server| server != info.ublksrv_pid);
+    is_others.then(|| match info.ublksrv_pid {
+        pid if pid > 0 => format!("process {pid} serves it, which is not the volume's old server"),
+        _ => "the volume's old server does not serve it".into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_server_is_believed_about_its_own_device_only() {
+        let place = UblkPlace { id: 3, name: "a".into(), identity: 77, linked: true, for_tables: false };
+        let device = |identity, pid| sys::ublksrv_ctrl_dev_info {
+            dev_id: 3,
+            ublksrv_flags: identity,
+            ublksrv_pid: pid,
+            ..Default::default()
+        };
+        let why = |identity, pid, served_by| another_server(&device(identity, pid), &place, served_by);
+        assert_eq!(why(77, 500, Some(500)), None);
+        assert_eq!(why(77, -1, None), None);
+        assert!(why(78, 500, Some(500)).unwrap().contains("another volume's"));
+        assert!(why(77, 501, Some(500)).unwrap().contains("process 501"));
+        assert!(why(77, -1, Some(500)).unwrap().contains("does not serve"));
+    }
 }

@@ -108,13 +108,14 @@ impl UblkServer {
 
     /// Prepares to serve the block device of an old server, which will
     /// [release](super::UblkHolder::let_go) it. The device is released until this process's
-    /// [holder](Self::holder) resumes it.
+    /// [holder](Self::holder) resumes it. `served_by` is the old server's process: no device of
+    /// another one is taken; `None` where the device has been released already.
     ///
     /// # Errors
     /// The kinds of [`start`](Self::start).
-    pub fn take_over(mapping: Arc<Mapping>, place: &UblkPlace) -> Result<Self> {
+    pub fn take_over(mapping: Arc<Mapping>, place: &UblkPlace, served_by: Option<i32>) -> Result<Self> {
         let place = place.clone();
-        Self::with(move |sender| Device::take_over(mapping, &place, sender))
+        Self::with(move |sender| Device::take_over(mapping, &place, served_by, sender))
     }
 
     fn with(begin: impl FnOnce(Sender<Message>) -> Result<Device> + Send + 'static) -> Result<Self> {

@@ -205,7 +205,11 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
         )?)
     };
     let fuse = mount_point.zip(offer.mount).map(mounted).transpose()?;
-    let ublk = offer.ublk.map(|place| UblkServer::take_over(mapping.clone(), &place)).transpose()?;
+    let disk = |place| {
+        let server = served_by.ok_or_else(nonsense)?;
+        Ok::<_, Error>(UblkServer::take_over(mapping.clone(), &place, Some(server))?)
+    };
+    let ublk = offer.ublk.map(disk).transpose()?;
     let no_timer = |e| Error::new(Exit::Failed, "no timer").because(&e);
     let limit = ublk.as_ref().map(|_| TimeLimit::new()).transpose().map_err(no_timer)?;
     let nbd = if nbd.is_empty() { None } else { Some(nbd_server(&args.serve, tls, nbd, &mapping)?) };

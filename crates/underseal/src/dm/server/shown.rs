@@ -78,7 +78,7 @@ impl Shown {
         match place {
             CarriedPlace::Mount(place) => Self::rest_over_mount(mapping, *place, fds),
             CarriedPlace::Disk { place, file } => {
-                let server = UblkServer::take_over(mapping, &place).map_err(failed)?;
+                let server = UblkServer::take_over(mapping, &place, None).map_err(failed)?;
                 let shown = Self::of_disk(server, file)?;
                 match shown.recover() {
                     Ok(()) => Ok(shown),
