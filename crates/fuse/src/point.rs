@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, open, statat, statx};
 use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
 use underseal_sandbox::{Asked, Helper, canonical};
 
 use crate::MountEntry;
@@ -157,6 +158,31 @@ impl Point {
         }
     }
 
+    /// Ends all requests of the recorded mount with errors, and does not unmount it.
+    fn abort(&self) -> io::Result<()> {
+        let mounted = self.mounted.get().ok_or(Errno::INVAL)?;
+        let is_here = self.identity().is_ok_and(|there| there == *mounted);
+        // The number may be another filesystem's, if the mount is gone.
+        if !is_here && MountEntry::path_of_mount(mounted.number, mounted.filesystem)?.is_none() {
+            return Err(Errno::INVAL.into());
+        }
+        if abort_connection(mounted.filesystem).is_ok() {
+            return Ok(());
+        }
+        // That filesystem of the kernel's need not be mounted. Only root can do it in this way.
+        if !is_here {
+            return Err(Errno::AGAIN.into());
+        }
+        match rustix::mount::unmount(
+            through(&self.folder).join(&self.name),
+            UnmountFlags::FORCE | UnmountFlags::NOFOLLOW,
+        ) {
+            // The requests are over, and the mount is in use.
+            Err(Errno::BUSY) | Ok(()) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
     /// Unmounts like [`Self::unmount`], through the process's helper if it has one.
     ///
     /// # Errors
@@ -173,9 +199,19 @@ impl Point {
                 Ok(())
             }
             Asked::Unmount { lazily } => self.unmount(lazily),
+            Asked::Killed => self.abort(),
             Asked::Gone => Ok(()),
         }
     }
+}
+
+/// Ends the requests of a FUSE filesystem with these numbers, which this user has mounted.
+fn abort_connection((major, minor): (u32, u32)) -> io::Result<()> {
+    // The kernel names a connection by its device number: the minor, as such ones have the major 0.
+    if major != 0 {
+        return Err(Errno::INVAL.into());
+    }
+    fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1")
 }
 
 /// Unmounts the mount on a name in a folder, if it is this one. `shown` is its path in the mount

@@ -3,7 +3,8 @@
 //!
 //! The server forks the helper before it has threads and keys, lists the files and servers that may
 //! be requested later, and seals that list when it enters the sandbox. The helper ends with the
-//! server, for any cause of the server's end.
+//! server, for any cause of the server's end, and ends the mount's requests when the server was
+//! killed and cannot end (`helper/killed.rs`).
 //!
 //! ```text
 //!   server   one byte: at once, or lazily   ---->   helper    unmounts the one listed mount
@@ -20,13 +21,14 @@
 //! data, which may block.
 
 pub(crate) mod files;
+mod killed;
 pub(crate) mod rings;
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -35,6 +37,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::thread::CapabilitySet;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 
+use self::killed::KilledWatch;
 use self::rings::RingMaker;
 use crate::capabilities;
 use crate::threads::{self, Steps};
@@ -75,6 +78,9 @@ pub enum Asked<'a> {
         /// A lazy unmount: the mount disappears at once, while open files remain usable.
         lazily: bool,
     },
+    /// The server was killed, and its process does not end: its mount is to answer all requests
+    /// with errors. The result is not used.
+    Killed,
     /// The server is gone, for any cause: the last call. Its result is not used.
     Gone,
 }
@@ -84,6 +90,8 @@ pub const IDENTITY: usize = 24;
 
 /// The first byte of [`Asked::Mounted`]; an unmount request has 0 or 1 there, 1 for a lazy one.
 const MOUNTED: u8 = 2;
+/// The byte of a server whose mount is another server's from now on.
+const HANDED_OVER: u8 = 3;
 
 /// The helper's part for a mount: a function, and the descriptors that the function uses.
 #[expect(missing_debug_implementations, reason = "a closure")]
@@ -130,14 +138,27 @@ impl Helper {
                     let sockets = [Some(its.as_raw_fd()), Some(its_files.as_raw_fd())];
                     let sockets = sockets.into_iter().chain([its_rings.as_ref().map(AsRawFd::as_raw_fd)]);
                     alone(keeps.chain(sockets.flatten()).collect(), mount.is_some())?;
+                    let watch = mount.is_some().then(KilledWatch::new).transpose()?;
+                    let is_handed_over = AtomicBool::new(false);
                     thread::scope(|scope| {
                         if let Some((socket, make)) = its_rings.zip(rings) {
                             thread::Builder::new()
                                 .spawn_scoped(scope, move || rings::serve(&socket, make))?;
                         }
-                        if let Some(mount) = &mount {
-                            thread::Builder::new().spawn_scoped(scope, || {
-                                let served = serve(its, mount.answer);
+                        if let Some((mount, watch)) = mount.as_ref().zip(watch) {
+                            let (end, over) = mpsc::channel();
+                            let (handle, is_handed_over) = (watch.handle(), &is_handed_over);
+                            thread::Builder::new().spawn_scoped(scope, move || {
+                                watch.run(&over, || {
+                                    if !is_handed_over.load(Ordering::SeqCst) {
+                                        let _ = (mount.answer)(Asked::Killed);
+                                    }
+                                });
+                            })?;
+                            thread::Builder::new().spawn_scoped(scope, move || {
+                                let served = serve(its, mount.answer, is_handed_over);
+                                drop::<mpsc::Sender<()>>(end);
+                                handle.close();
                                 let _ = (mount.answer)(Asked::Gone);
                                 served
                             })?;
@@ -192,6 +213,14 @@ impl Helper {
         let mut message = vec![MOUNTED];
         message.extend(identity);
         self.answer(self.socket(), &message)?
+    }
+
+    /// Says that the mount is another server's from now on.
+    ///
+    /// # Errors
+    /// `BrokenPipe` and the like when the helper is gone.
+    pub fn handed_over(&self) -> io::Result<()> {
+        self.answer(self.free()?, &[HANDED_OVER])?
     }
 
     /// The answer to an unmount request; an outer error when the helper gives no answer.
@@ -326,7 +355,11 @@ fn alone(keeps: Vec<i32>, unmounts: bool) -> io::Result<()> {
 }
 
 /// Answers requests for the mount, until the server is gone.
-fn serve(mut socket: UnixStream, answer: &dyn Fn(Asked<'_>) -> io::Result<()>) -> io::Result<()> {
+fn serve(
+    mut socket: UnixStream,
+    answer: &dyn Fn(Asked<'_>) -> io::Result<()>,
+    is_handed_over: &AtomicBool,
+) -> io::Result<()> {
     let mut knows = false;
     loop {
         let mut first = [0];
@@ -343,6 +376,9 @@ fn serve(mut socket: UnixStream, answer: &dyn Fn(Asked<'_>) -> io::Result<()>) -
                 false => answer(Asked::Mounted(&identity)),
                 true => Err(io::Error::from_raw_os_error(libc::EPERM)),
             }
+        } else if first[0] == HANDED_OVER {
+            is_handed_over.store(true, Ordering::SeqCst);
+            Ok(())
         } else {
             answer(Asked::Unmount { lazily: first[0] != 0 })
         };

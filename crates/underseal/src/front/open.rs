@@ -108,7 +108,7 @@ static SERVED: OnceLock<Place> = OnceLock::new();
 pub(crate) fn before_unmounting(asked: Asked<'_>) {
     let Some(place) = SERVED.get() else { return };
     match asked {
-        Asked::Mounted(_) => {}
+        Asked::Mounted(_) | Asked::Killed => {}
         Asked::Unmount { .. } => place.let_go(),
         // `close` may be doing the same, or another server may have the name by now.
         Asked::Gone if place.is_left() => {

@@ -3,15 +3,16 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use rustix::process::Signal;
 
 use crate::control::operator::Operator;
-use crate::fuse::mounted::{Mounted, client};
+use crate::fuse::mounted::{Mounted, client, unmount_stale};
 use crate::support::mounts::{Loop, Mount, cannot_fuse, cannot_mount, skip};
-use crate::support::tools::PATIENCE;
+use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::trees::make_tree;
 use crate::support::volume::Volume;
 use crate::support::{output, run};
@@ -170,4 +171,39 @@ fn the_last_segment_s_file_in_a_folder_changes() {
     operator.does("resize two --size 1028K");
     assert_eq!(sizes(), [MIB, 4096]);
     mounted.stop();
+}
+
+/// The page that the new end lies in is dropped when the read that has locked it is answered, which
+/// only the server can do.
+#[test]
+fn a_server_that_is_killed_while_it_waits_for_a_page_ends_and_so_does_the_pages_reader() {
+    if let Some(reason) = cannot_fuse() {
+        return skip("a page and a killed server", reason);
+    }
+    let operator = Operator::new();
+    let volume = Volume::at(&operator.scratch, "image").format("24M", &["--sector-size", "512"]);
+    let mut command = volume.command("open");
+    command.env("UNDERSEAL_RUNTIME_DIR", operator.directory());
+    let path = operator.scratch.file("disk", b"");
+    let mounted = Mounted::start_at(&operator.scratch, command, &path, &[]);
+    let size = fs::metadata(&path).unwrap().len();
+    operator.does("suspend image");
+    let last = [format!("if={}", path.display()), format!("skip={}", size / 4096 - 1)];
+    let mut reader = Command::new("dd");
+    reader.args(last).args(["of=/dev/null", "bs=4096", "count=1"]).stderr(Stdio::null());
+    let mut reader = reader.spawn().unwrap();
+    let is_waiting = |process: u32| {
+        let place = fs::read_to_string(format!("/proc/{process}/wchan")).unwrap();
+        place.contains("request_wait") || place.contains("folio")
+    };
+    wait_until("the reader waits for its page", PATIENCE, || is_waiting(reader.id()));
+    operator.does(&format!("resize image --size {}", size - 1024));
+    let threads = || fs::read_dir(format!("/proc/{}/task", mounted.pid())).unwrap();
+    let is_dropping = |thread: fs::DirEntry| {
+        fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim() == "fuse-resized")
+    };
+    assert!(threads().any(|thread| is_dropping(thread.unwrap())), "no thread waits for the page");
+    mounted.kill();
+    assert!(!reader.wait().unwrap().success(), "a page was read without a server");
+    unmount_stale(&path);
 }

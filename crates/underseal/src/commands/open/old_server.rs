@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use underseal_device::{Device, FileDevice};
 use underseal_export::control::{OldServer, Origin, ServerExports};
+use underseal_sandbox::Helper;
 
 use super::control::Sides;
 use crate::cli::ServeArgs;
@@ -58,6 +59,10 @@ pub(super) fn of(
     )?;
     let end = |pid| {
         notify::handed_over(pid);
+        // A thread of this process may still wait for an answer of the new server.
+        if let Some(helper) = Helper::get() {
+            let _ = helper.handed_over();
+        }
         // No cleanup: sockets, files and locks belong to the new server.
         std::process::exit(0)
     };
