@@ -37,6 +37,11 @@ impl Keys {
         self.key.clone()
     }
 
+    /// Keeps no key from now on, where no new server will need it.
+    pub(super) fn keep_none(&mut self) {
+        (self.key, self.keeps) = (None, false);
+    }
+
     /// Refuses to wipe a key that could never be set again: clients would lose the volume.
     pub(super) fn can_be_wiped(&self) -> Answer {
         self.mapping.volume().map_or(Ok(()), |volume| volume.without_key().map(drop)).map_err(|e| keyless(&e))

@@ -86,6 +86,10 @@ impl Controlled {
     /// Adds a reencrypter.
     #[must_use]
     pub fn with_reencrypter(mut self, reencrypter: Option<Arc<dyn Reencrypter>>) -> Self {
+        // A volume that is or was reencrypted is not handed over.
+        if reencrypter.as_ref().is_some_and(|reencrypter| reencrypter.status().is_some()) {
+            self.keys().keep_none();
+        }
         self.reencrypter = reencrypter;
         self
     }
@@ -222,7 +226,7 @@ impl Controlled {
             keys.can_be_wiped()?;
             return Err(self.not_suspended());
         }
-        let newer = self.reencrypter.as_ref().and_then(|reencrypter| reencrypter.key_check());
+        let newer = self.reencrypter.as_ref().map_or(Ok(None), |reencrypter| reencrypter.key_check())?;
         keys.set(key, newer, |e| self.refused(e))?;
         if resume { self.mapping.resume().map_err(|e| self.refused(&e)) } else { Ok(()) }
     }
@@ -268,7 +272,9 @@ impl Controlled {
                 let key = |bytes| Key::new(bytes);
                 let keys = key(old).and_then(|old| Ok((old, key(new)?)));
                 let (old, new) = keys.map_err(|e| Refusal::new(RefusalKind::Failed, e.to_string(), ""))?;
-                reencrypter.start(&old, &new, *rate)
+                reencrypter.start(&old, &new, *rate)?;
+                self.keys().keep_none();
+                Ok(())
             }
             (Reencrypt::Start { .. }, None) => Err(no_keys()),
             (Reencrypt::Pause, _) => reencrypter.pause(),

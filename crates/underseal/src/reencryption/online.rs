@@ -39,6 +39,17 @@ struct Runs {
     last: Option<Arc<Run>>,
     /// True when the volume is being closed: no further run begins.
     closed: bool,
+    key: LeftKey,
+}
+
+/// The digest of the volume's key, as the last run left it. The header may be another one's later.
+#[derive(Default)]
+enum LeftKey {
+    #[default]
+    AsOpened,
+    Changed(KeyCheck),
+    /// The header could not be read when the run ended.
+    Unknown,
 }
 
 /// A run of the reencryption, from a start to its end.
@@ -222,14 +233,14 @@ impl Reencrypter for OnlineReencryption {
         self.last().map(|run| run.status()).or_else(|| self.stood.clone())
     }
 
-    /// The key may have changed however the last run ended: the header may have dropped the old key
-    /// before a failure.
-    fn key_check(&self) -> Option<KeyCheck> {
-        self.last()?.ended()?;
-        let (on, _) = self.place.bytes().ok()?;
-        match self.place.kept {
-            Kept::Header { .. } => Header::read(&*on).ok()?.data_key_check(),
-            Kept::State(..) => None,
+    fn key_check(&self) -> std::result::Result<Option<KeyCheck>, Refusal> {
+        match &lock(&self.runs).key {
+            LeftKey::AsOpened => Ok(None),
+            LeftKey::Changed(check) => Ok(Some(check.clone())),
+            LeftKey::Unknown => {
+                let what = "which key the volume has is unknown: its header could not be read after the reencryption";
+                Err(Refusal::new(RefusalKind::Failed, what, "`underseal close` it, and open it again"))
+            }
         }
     }
 }
@@ -329,10 +340,31 @@ fn drive(mapping: &Arc<Mapping>, place: &Place, keys: &Keys, pace: &Arc<Pace>, b
     if let Ended::Stopped = ended {
         log::info!("reencryption: stopped at byte {}", ledger.progress().done);
     }
+    // The header is locked still.
+    note_key(begun.runs, place, &on);
     // A thread that is notified of the end must find no trace of the run.
     drop((ledger, users));
     *run.lock() = Some(ended);
     run.has_ended.notify_all();
+}
+
+/// Notes the digest of the key that the volume has at the end of a run, however it ended: the
+/// header may have dropped the old key before a failure. While the data have two keys, the digest is
+/// the one of before.
+fn note_key(runs: &Mutex<Runs>, place: &Place, on: &Bytes) {
+    if let Kept::State(..) = place.kept {
+        return;
+    }
+    let key = match Header::read(&**on) {
+        Ok(header) => header.data_key_check().map(LeftKey::Changed),
+        Err(e) => {
+            log::warn!("reencryption: the header cannot be read after its end: {e}");
+            Some(LeftKey::Unknown)
+        }
+    };
+    if let Some(key) = key {
+        lock(runs).key = key;
+    }
 }
 
 fn prepare<'d>(
