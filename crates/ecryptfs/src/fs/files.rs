@@ -88,8 +88,8 @@ impl Fs {
     }
 
     /// A handle goes. After writes through it the kernel's pages are those of the file as it is
-    /// now, except of a plain file: it has no lock, and another program may have written to it
-    /// meanwhile. Where nobody writes here, a lower file that looks otherwise was changed by
+    /// now, except where it was opened past them, and except of a plain file: it has no lock, and
+    /// another program may have written to it meanwhile. Where nobody writes here, a lower file that looks otherwise was changed by
     /// another program: neither the pages nor the size belong to it.
     pub(super) fn release(&self, node: u64, handle: u64) {
         if let (Ok(node), Ok(file)) = (self.nodes.get(node), self.handles.file(handle)) {
@@ -99,7 +99,8 @@ impl Fs {
             let settled = settled.map(|(look, size)| (FileVersion::of(&look), size));
             let pages = settled.map_or(CachedPages::Unknown, |(look, _)| CachedPages::Of(look));
             if file.is_writable() {
-                slot.cached = if file.is_plain() { CachedPages::Unknown } else { pages };
+                let is_unknown = file.is_plain() || slot.is_direct;
+                slot.cached = if is_unknown { CachedPages::Unknown } else { pages };
             }
             slot.size = if slot.cached == pages { settled } else { None };
             if file.is_writable() {

@@ -11,12 +11,13 @@
 //! descriptor when there are too many.
 
 mod descriptors;
+mod place;
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, RwLock, RwLockWriteGuard, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, FileType, Stat, fstat, statat};
 use rustix::io::Errno;
@@ -26,6 +27,8 @@ use super::kernel_size::KernelSize;
 use super::sizes::SizeCache;
 use super::{locked, reading, writing};
 use crate::file::{Closing, OpenFile};
+
+use self::place::{Link, Place};
 
 /// The root's id in the protocol.
 pub(super) const ROOT: u64 = 1;
@@ -90,7 +93,7 @@ impl FileNode {
         descriptors: &Arc<AtomicUsize>,
         base: String,
     ) -> Arc<Self> {
-        let place = Mutex::new(Place { fd, links: Vec::new() });
+        let place = Mutex::new(Place::new(fd));
         let (file, opening, used) = (Mutex::default(), Mutex::default(), AtomicBool::new(true));
         Arc::new(Self { id, key, kind, place, used, file, opening, descriptors: descriptors.clone(), base })
     }
@@ -120,37 +123,6 @@ impl FileVersion {
             mtime: (stat.st_mtime, stat.st_mtime_nsec as i64),
             size: stat.st_size,
         }
-    }
-}
-
-struct Place {
-    fd: Option<Arc<OwnedFd>>,
-    links: Vec<Link>,
-}
-
-impl Place {
-    /// Notes that the kernel has looked a name up. Returns false for one that is not known yet.
-    fn is_found(&mut self, parent: &FileNode, name: &[u8]) -> bool {
-        let known = self.links.iter_mut().find(|link| link.is(parent, name));
-        known.map(|link| link.found = Instant::now()).is_some()
-    }
-}
-
-#[derive(Clone)]
-struct Link {
-    parent: Arc<FileNode>,
-    name: Box<[u8]>,
-    /// When the kernel looked the name up.
-    found: Instant,
-}
-
-impl Link {
-    fn new(parent: &Arc<FileNode>, name: &[u8]) -> Self {
-        Self { parent: parent.clone(), name: name.into(), found: Instant::now() }
-    }
-
-    fn is(&self, parent: &FileNode, name: &[u8]) -> bool {
-        self.parent.id == parent.id && *self.name == *name
     }
 }
 
@@ -375,7 +347,7 @@ impl Nodes {
             return;
         }
         let _still = reading(&self.names);
-        let links = locked(&node.place).links.clone();
+        let links = locked(&node.place).some_links();
         let lost = self.lost_names(&node, &links);
         if lost.is_empty() {
             return;
@@ -481,12 +453,13 @@ impl Nodes {
         self.link(&node, to.0, to.1);
     }
 
-    /// Fails with `ESTALE` when another lower file has one of its names, or no file has the name,
+    /// Fails with `ESTALE` when another lower file has one of its names (of many names one of
+    /// [some](Place::some_links)), or no file has the name,
     /// without a change through this mount: the request may have come by that name, and the kernel
     /// looks its path up again. A node that its file has left is never right.
     pub(super) fn has_its_names(&self, node: &FileNode) -> Result<(), Errno> {
         let _still = reading(&self.names);
-        let links = locked(&node.place).links.clone();
+        let links = locked(&node.place).some_links();
         let is_its_node = || self.known(node.key).is_some_and(|known| known.id == node.id);
         if links.is_empty() || is_its_node() && self.lost_names(node, &links).is_empty() {
             return Ok(());

@@ -17,6 +17,8 @@ const USER: u32 = 61_234;
 const OTHER: u32 = 61_235;
 /// A user that has a name, which fusermount3 requires.
 pub(crate) const NOBODY: u32 = 65_534;
+/// A limit of the processes that this user's server may see when it starts a thread.
+const PROCESSES: &str = "--nproc=100";
 
 pub(crate) fn as_user(uid: u32, command: &[&str]) -> Command {
     let mut all = client("setpriv");
@@ -119,6 +121,8 @@ fn child_whose_user_mounts() {
     let us = us.as_str();
     let mount_on = |mountpoint: &str, more: &[&str]| {
         let mut all = vec![
+            "prlimit",
+            PROCESSES,
             us,
             "ecryptfs",
             "mount",
@@ -155,6 +159,7 @@ fn child_whose_user_mounts() {
     assert!(table.contains(&plain) && !table.contains(PASSPHRASE) && !table.contains("sig="));
     let pid_text = fs::read_to_string(folder.scratch.path("pid")).unwrap();
     assert_eq!(fs::metadata(format!("/proc/{}/mem", pid_text.trim())).unwrap().uid(), 0, "it can be dumped");
+    pages_without_a_thread_to_drop_them(&lower, &plain);
     run(&mut as_user(NOBODY, &[us, "ecryptfs", "umount", &plain]));
     // Letting others in is up to the administrator.
     let conf = fs::read_to_string("/etc/fuse.conf").unwrap_or_default();
@@ -238,4 +243,22 @@ fn a_signal_unmounts_once_nobody_has_files_open() {
     let mount = folder.mount("");
     assert_eq!(fs::read(folder.at("file")).unwrap(), b"to the end");
     mount.unmount();
+}
+
+/// A file that another program changes while the server's user may have no more threads is opened
+/// past the kernel's pages, which stay wrong until they can be dropped.
+fn pages_without_a_thread_to_drop_them(lower: &str, plain: &str) {
+    let does = |script: &str| run(&mut as_user(NOBODY, &["sh", "-ec", script]));
+    let fill = |letter: char| format!("head -c 262144 /dev/zero | tr '\\0' {letter}");
+    let (a, b) = (fill('A'), fill('B'));
+    does(&format!(
+        "{a} > {plain}/changed; {b} > {plain}/other; sleep 1.2; cat {plain}/changed > {plain}/copy"
+    ));
+    does(&format!("cat {lower}/other > {lower}/changed"));
+    let sleep = "for _ in $(seq 100); do sleep 60 > /dev/null 2>&1 & others=\"$others $!\"; done";
+    let write = format!("printf C | dd of={plain}/changed bs=1 seek=245760 conv=notrunc status=none");
+    does(&format!("{sleep}; {write}; kill $others"));
+    assert_eq!(does(&format!("head -c 2 {plain}/changed")), "BB", "pages of before");
+    assert_eq!(does(&format!("tail -c +245760 {plain}/changed | head -c 3")), "BCB");
+    does(&format!("rm {plain}/changed {plain}/other {plain}/copy"));
 }
