@@ -296,3 +296,24 @@ fn a_second_entry_of_one_path_does_not_go_into_an_archive() {
     paths.dedup();
     assert_eq!(paths.len(), count, "{listed}");
 }
+
+#[test]
+fn the_size_of_a_member_without_bytes_is_not_skipped() {
+    let scratch = Scratch::new();
+    scratch.file("pass", b"the test's passphrase\n");
+    let mut tar = Vec::new();
+    member(&mut tar, b'0', "first", "", &[1; 1024]);
+    for (kind, path, link) in
+        [(b'1', "link", "first"), (b'2', "symlink", "first"), (b'5', "folder", ""), (b'6', "pipe", "")]
+    {
+        header(&mut tar, kind, path, link, 1024);
+        member(&mut tar, b'0', &format!("{path}.after"), "", b"after");
+    }
+    tar.resize(tar.len() + 1024, 0);
+    fs::write(scratch.path("a.tar"), &tar).unwrap();
+    assert_done(&ecryptfs(&scratch, "import", &["a.tar", "lower"]));
+    for path in ["link", "symlink", "folder", "pipe"] {
+        let there = |name: &str| scratch.path("lower").join(name).symlink_metadata().is_ok();
+        assert!(there(path) && there(&format!("{path}.after")), "{path}");
+    }
+}

@@ -81,6 +81,18 @@ impl<'r> Archive<'r> {
             if i64::try_from(size).is_err() {
                 return Err(bad("a member is larger than any file"));
             }
+            // The size of a member that has no bytes stands for something else: a folder's for a
+            // quota (POSIX, ustar), a hard link's for the file's.
+            let has_bytes = !matches!(
+                kind,
+                EntryType::Link
+                    | EntryType::Symlink
+                    | EntryType::Char
+                    | EntryType::Block
+                    | EntryType::Directory
+                    | EntryType::Fifo
+            );
+            let size = if has_bytes { size } else { 0 };
             (self.left, self.padding) = (size, size.next_multiple_of(BLOCK as u64) - size);
             match kind {
                 EntryType::XHeader => described.read(&self.text()?)?,
