@@ -167,12 +167,17 @@ impl Luks {
         if stage.is_some() {
             let options = ResumeOptions { detached: true, ..ResumeOptions::default() };
             let mut ledger = Ledger::resume(on, &key, size, &options)?;
+            let mut outcome = Outcome::Stopped;
             if stage == Some(Stage::Hot) {
-                reencrypt::run(data, &mut ledger, &NoStep, &Options { workers: 2, ..Options::default() })?;
+                let options = Options { workers: 2, ..Options::default() };
+                outcome = reencrypt::run(data, &mut ledger, &NoStep, &options)?;
                 sums.recovered += 1;
             }
-            // Clients write to the volume as it stands, so it must be the same after a crash.
-            ledger.secure()?;
+            // Clients write to the volume as it stands, so it must be the same after a crash. After
+            // the last step the ledger has ended.
+            if outcome == Outcome::Stopped {
+                ledger.secure()?;
+            }
             drop(ledger);
             header = Self::header(on)?;
         }
