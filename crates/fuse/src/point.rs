@@ -169,7 +169,7 @@ impl Point {
         if abort_connection(mounted.filesystem).is_ok() {
             return Ok(());
         }
-        // That filesystem of the kernel's need not be mounted. Only root can do it in this way.
+        // The kernel's filesystem of connections is not mounted everywhere. Only root can do this.
         if !is_here {
             return Err(Errno::AGAIN.into());
         }

@@ -215,12 +215,12 @@ impl Helper {
         self.answer(self.socket(), &message)?
     }
 
-    /// Says that the mount is another server's from now on.
+    /// Says that the mount is another server's from now on. The helper does not answer.
     ///
     /// # Errors
-    /// `BrokenPipe` and the like when the helper is gone.
+    /// `BrokenPipe` and the like when the helper is gone; `ResourceBusy` when it unmounts just now.
     pub fn handed_over(&self) -> io::Result<()> {
-        self.answer(self.free()?, &[HANDED_OVER])?
+        self.free()?.write_all(&[HANDED_OVER])
     }
 
     /// The answer to an unmount request; an outer error when the helper gives no answer.
@@ -378,7 +378,7 @@ fn serve(
             }
         } else if first[0] == HANDED_OVER {
             is_handed_over.store(true, Ordering::SeqCst);
-            Ok(())
+            continue;
         } else {
             answer(Asked::Unmount { lazily: first[0] != 0 })
         };

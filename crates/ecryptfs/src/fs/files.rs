@@ -89,8 +89,8 @@ impl Fs {
 
     /// A handle goes. After writes through it the kernel's pages are those of the file as it is
     /// now, except where it was opened past them, and except of a plain file: it has no lock, and
-    /// another program may have written to it meanwhile. Where nobody writes here, a lower file that looks otherwise was changed by
-    /// another program: neither the pages nor the size belong to it.
+    /// another program may have written to it meanwhile. Without writers here, a lower file that
+    /// looks otherwise was changed by another program: neither the pages nor the size belong to it.
     pub(super) fn release(&self, node: u64, handle: u64) {
         if let (Ok(node), Ok(file)) = (self.nodes.get(node), self.handles.file(handle)) {
             let mut slot = locked(&node.file);

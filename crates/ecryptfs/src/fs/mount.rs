@@ -324,8 +324,8 @@ const INIT: Init = Init {
         // Otherwise the kernel asks for `security.capability` before each write.
         | capability::HANDLE_KILLPRIV_V2
         | capability::POSIX_ACL
-        // Without `DIRECT_IO_ALLOW_MMAP`: of a file that was opened past the kernel's pages a shared
-        // mapping is refused. Written back, it would undo writes to other bytes of its pages.
+        // Without `DIRECT_IO_ALLOW_MMAP`: a shared mapping of a file that was opened past the
+        // kernel's pages is refused. Written back, it would undo writes to other bytes of a page.
         | capability::CACHE_SYMLINKS,
     needed: capability::SETXATTR_EXT | capability::DONT_MASK,
     since: "5.12",

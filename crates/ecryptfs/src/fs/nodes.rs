@@ -28,7 +28,7 @@ use super::sizes::SizeCache;
 use super::{locked, reading, writing};
 use crate::file::{Closing, OpenFile};
 
-use self::place::{Link, Place};
+use self::place::{NodeLink, NodePlace};
 
 /// The root's id in the protocol.
 pub(super) const ROOT: u64 = 1;
@@ -57,7 +57,7 @@ pub(super) struct FileNode {
     pub(super) id: u64,
     key: FileIdentity,
     pub(super) kind: FileType,
-    place: Mutex<Place>,
+    place: Mutex<NodePlace>,
     /// True when the node was used since the last search for a descriptor to close.
     used: AtomicBool,
     /// The file that all opens share, and the known values between opens.
@@ -93,7 +93,7 @@ impl FileNode {
         descriptors: &Arc<AtomicUsize>,
         base: String,
     ) -> Arc<Self> {
-        let place = Mutex::new(Place::new(fd));
+        let place = Mutex::new(NodePlace::new(fd));
         let (file, opening, used) = (Mutex::default(), Mutex::default(), AtomicBool::new(true));
         Arc::new(Self { id, key, kind, place, used, file, opening, descriptors: descriptors.clone(), base })
     }
@@ -165,7 +165,7 @@ impl FileNode {
         locked(&self.place).fd.clone()
     }
 
-    fn first_link(&self) -> Option<Link> {
+    fn first_link(&self) -> Option<NodeLink> {
         locked(&self.place).links.first().cloned()
     }
 
@@ -183,7 +183,7 @@ impl FileNode {
         }
         let mut place = locked(&self.place);
         if !place.is_found(parent, name) {
-            place.links.push(Link::new(parent, name));
+            place.links.push(NodeLink::new(parent, name));
         }
     }
 
@@ -342,7 +342,7 @@ impl Nodes {
     /// runs through a pipe or socket belongs to its node.
     fn replace_if_lost(&self, key: FileIdentity, link: Option<(&Arc<FileNode>, &[u8])>) {
         let Some(node) = self.known(key) else { return };
-        let is_other = |known: &Link| link.is_none_or(|(parent, name)| !known.is(parent, name));
+        let is_other = |known: &NodeLink| link.is_none_or(|(parent, name)| !known.is(parent, name));
         if !locked(&node.place).links.iter().any(is_other) {
             return;
         }
@@ -367,8 +367,8 @@ impl Nodes {
 
     /// Returns the names that lead to no file below, or to another one; none that cannot be looked
     /// up, as in a folder that the server may not search.
-    fn lost_names(&self, node: &FileNode, links: &[Link]) -> Vec<Link> {
-        let is_lost = |link: &&Link| {
+    fn lost_names(&self, node: &FileNode, links: &[NodeLink]) -> Vec<NodeLink> {
+        let is_lost = |link: &&NodeLink| {
             let folder = self.reopen(&link.parent);
             let there = folder.and_then(|fd| statat(fd, &*link.name, AtFlags::SYMLINK_NOFOLLOW));
             match there {
@@ -454,7 +454,7 @@ impl Nodes {
     }
 
     /// Fails with `ESTALE` when another lower file has one of its names (of many names one of
-    /// [some](Place::some_links)), or no file has the name,
+    /// [some](NodePlace::some_links)), or no file has the name,
     /// without a change through this mount: the request may have come by that name, and the kernel
     /// looks its path up again. A node that its file has left is never right.
     pub(super) fn has_its_names(&self, node: &FileNode) -> Result<(), Errno> {

@@ -349,8 +349,8 @@ fn drive(mapping: &Arc<Mapping>, place: &Place, keys: &Keys, pace: &Arc<Pace>, b
 }
 
 /// Notes the digest of the key that the volume has at the end of a run, however it ended: the
-/// header may have dropped the old key before a failure. While the data have two keys, the digest is
-/// the one of before.
+/// header may have dropped the old key before a failure. While the data have two keys, the digest
+/// stays the one of before.
 fn note_key(runs: &Mutex<Runs>, place: &Place, on: &Bytes) {
     if let Kept::State(..) = place.kept {
         return;

@@ -119,10 +119,8 @@ fn child_whose_user_mounts() {
     let us = text(&folder.scratch.path("underseal"));
     fs::copy(env!("CARGO_BIN_EXE_underseal"), &us).unwrap();
     let us = us.as_str();
-    let mount_on = |mountpoint: &str, more: &[&str]| {
-        let mut all = vec![
-            "prlimit",
-            PROCESSES,
+    let mount_by = |before: &[&str], mountpoint: &str, more: &[&str]| {
+        let ours = [
             us,
             "ecryptfs",
             "mount",
@@ -136,11 +134,11 @@ fn child_whose_user_mounts() {
             "--log-file",
             &log,
         ];
-        all.extend(more);
-        output(&mut as_user(NOBODY, &all))
+        output(&mut as_user(NOBODY, &[before, &ours, more].concat()))
     };
+    let mount_on = |mountpoint: &str, more: &[&str]| mount_by(&[], mountpoint, more);
     let mount = |more: &[&str]| mount_on(&plain, more);
-    let mounted = mount(&[]);
+    let mounted = mount_by(&["prlimit", PROCESSES], &plain, &[]);
     assert!(mounted.status.success(), "{mounted:?}");
     let script = format!(
         "cd {plain} && umask 022 && echo mine > file && chmod 600 file && mkdir d && mv file d && cat d/file && rm -r d && echo again > file"

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use rustix::fs::{Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 
-use super::{FileIdentity, FileNode, Nodes, Place, locked, reading};
+use super::{FileIdentity, FileNode, NodePlace, Nodes, locked, reading};
 use crate::file::LowerDescriptor;
 
 impl Nodes {
@@ -81,7 +81,7 @@ impl Nodes {
 
     /// Keeps a descriptor, and closes a few of those that were not used lately if there are too
     /// many.
-    pub(super) fn keep(&self, node: &Arc<FileNode>, place: &mut Place, fd: Arc<OwnedFd>) {
+    pub(super) fn keep(&self, node: &Arc<FileNode>, place: &mut NodePlace, fd: Arc<OwnedFd>) {
         place.fd = Some(fd);
         let count = self.descriptors.fetch_add(1, Relaxed) + 1;
         let mut queue = locked(&self.queue);

@@ -10,21 +10,21 @@ use super::FileNode;
 const NAMES: usize = 16;
 
 /// A node's descriptor, and the names by which it is opened again.
-pub(super) struct Place {
+pub(super) struct NodePlace {
     pub(super) fd: Option<Arc<OwnedFd>>,
-    pub(super) links: Vec<Link>,
+    pub(super) links: Vec<NodeLink>,
     /// The name with which the next lookup of some names begins.
     next: usize,
 }
 
-impl Place {
+impl NodePlace {
     pub(super) fn new(fd: Option<Arc<OwnedFd>>) -> Self {
         Self { fd, links: Vec::new(), next: 0 }
     }
 
     /// Returns all names, or of many some, others each time: a request of one user keeps the others
     /// waiting for no more than these.
-    pub(super) fn some_links(&mut self) -> Vec<Link> {
+    pub(super) fn some_links(&mut self) -> Vec<NodeLink> {
         let count = self.links.len();
         if count <= NAMES {
             return self.links.clone();
@@ -43,14 +43,14 @@ impl Place {
 
 /// A name in a folder.
 #[derive(Clone)]
-pub(super) struct Link {
+pub(super) struct NodeLink {
     pub(super) parent: Arc<FileNode>,
     pub(super) name: Box<[u8]>,
     /// When the kernel looked the name up.
     pub(super) found: Instant,
 }
 
-impl Link {
+impl NodeLink {
     pub(super) fn new(parent: &Arc<FileNode>, name: &[u8]) -> Self {
         Self { parent: parent.clone(), name: name.into(), found: Instant::now() }
     }
