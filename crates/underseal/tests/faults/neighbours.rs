@@ -5,6 +5,7 @@
 //! `UNDERSEAL_SEED` repeats a run, `UNDERSEAL_SECONDS` makes each of the two longer.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -39,12 +40,22 @@ fn block(fill: u64) -> Vec<u8> {
     fill.to_le_bytes().repeat(BLOCK_LEN / 8)
 }
 
+/// Connects. On a busy machine a client may be too slow for the server's limit of the handshake.
+fn connect(socket: &Path) -> Client {
+    loop {
+        match Client::connect(socket) {
+            Err(e) if e.kind() == ErrorKind::ConnectionReset => {}
+            connected => return connected.unwrap(),
+        }
+    }
+}
+
 /// A client that comes and goes, and writes every other block. Returns what each block holds; 0
 /// where nothing was written.
 fn come_and_go(number: u64, mut dice: Rng, socket: &Path, stop: &AtomicBool) -> Vec<u64> {
     let mut held = vec![0; usize::try_from(BLOCKS).unwrap()];
     while !stop.load(SeqCst) {
-        let mut client = Client::connect(socket).unwrap();
+        let mut client = connect(socket);
         for _ in 0..dice.u32(1..200) {
             let at = dice.u64(0..BLOCKS / WRITERS) * WRITERS + number;
             let slot = &mut held[usize::try_from(at).unwrap()];
@@ -223,7 +234,7 @@ struct Losing<'l> {
 
 impl Losing<'_> {
     fn connect(&self) -> Client {
-        Client::connect(&self.server.socket()).unwrap()
+        connect(&self.server.socket())
     }
 
     /// Writes some MiB, over a connection that ends or has been there before.
