@@ -22,6 +22,7 @@
 
 mod asking;
 mod channel;
+mod connection;
 mod home;
 mod identity;
 mod init;

@@ -10,10 +10,10 @@ use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, open, statat, statx};
 use rustix::io::Errno;
-use rustix::mount::UnmountFlags;
 use underseal_sandbox::{Asked, Helper, canonical};
 
 use crate::MountEntry;
+use crate::connection;
 use crate::identity::MountIdentity;
 use crate::unmount::{detach, open_at, through, unmount_here};
 
@@ -161,26 +161,7 @@ impl Point {
     /// Ends all requests of the recorded mount with errors, and does not unmount it.
     fn abort(&self) -> io::Result<()> {
         let mounted = self.mounted.get().ok_or(Errno::INVAL)?;
-        let is_here = self.identity().is_ok_and(|there| there == *mounted);
-        // The number may be another filesystem's, if the mount is gone.
-        if !is_here && MountEntry::path_of_mount(mounted.number, mounted.filesystem)?.is_none() {
-            return Err(Errno::INVAL.into());
-        }
-        if abort_connection(mounted.filesystem).is_ok() {
-            return Ok(());
-        }
-        // The kernel's filesystem of connections is not mounted everywhere. Only root can do this.
-        if !is_here {
-            return Err(Errno::AGAIN.into());
-        }
-        match rustix::mount::unmount(
-            through(&self.folder).join(&self.name),
-            UnmountFlags::FORCE | UnmountFlags::NOFOLLOW,
-        ) {
-            // The requests are over, and the mount is in use.
-            Err(Errno::BUSY) | Ok(()) => Ok(()),
-            Err(e) => Err(e.into()),
-        }
+        connection::abort(mounted.filesystem)
     }
 
     /// Unmounts like [`Self::unmount`], through the process's helper if it has one.
@@ -203,15 +184,6 @@ impl Point {
             Asked::Gone => Ok(()),
         }
     }
-}
-
-/// Ends the requests of a FUSE filesystem with these numbers, which this user has mounted.
-fn abort_connection((major, minor): (u32, u32)) -> io::Result<()> {
-    // The kernel names a connection by its device number: the minor, as such ones have the major 0.
-    if major != 0 {
-        return Err(Errno::INVAL.into());
-    }
-    fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1")
 }
 
 /// Unmounts the mount on a name in a folder, if it is this one. `shown` is its path in the mount
