@@ -256,11 +256,16 @@ fn who_suspends_comes_before_a_mover_that_waits() {
         }
         thread::scope(|scope| {
             let claiming = scope.spawn(|| mover.claim(0..1 << 20, LONG).unwrap());
-            turns(&mut queue, &mut over);
-            // This read waits behind the mover.
-            submit_read(&mut queue, 1, SECTOR);
-            turns(&mut queue, &mut over);
-            assert!(over.is_empty() && !claiming.is_finished(), "{text}");
+            // A read waits behind the mover as soon as that has begun to wait.
+            loop {
+                submit_read(&mut queue, 1, SECTOR);
+                turns(&mut queue, &mut over);
+                assert!(!claiming.is_finished(), "{text}");
+                if over.is_empty() {
+                    break;
+                }
+                over.clear();
+            }
             let suspending = scope.spawn(|| mapping.suspend(LONG));
             while !mapping.is_suspended() {
                 thread::yield_now();
