@@ -140,15 +140,6 @@ impl Header {
         }
     }
 
-    /// Returns the digest of the key that all of a LUKS2 volume's data have; `None` during a
-    /// reencryption, when the data have two keys.
-    pub fn data_key_check(&self) -> Option<KeyCheck> {
-        match self {
-            Self::Luks1(_) => None,
-            Self::Luks2(header) => header.data_key_check(),
-        }
-    }
-
     /// Returns the size of the data in bytes, if the header has it; otherwise the data extend to
     /// the end of their device.
     pub fn data_size(&self) -> Option<u64> {

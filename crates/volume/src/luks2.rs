@@ -144,11 +144,6 @@ impl Header {
         keyslot::key_check(&self.stored.metadata, key)
     }
 
-    /// Returns the digest of the key of all data; see [`crate::Header::data_key_check`].
-    pub fn data_key_check(&self) -> Option<KeyCheck> {
-        keyslot::data_key_check(&self.stored.metadata)
-    }
-
     /// Builds the volume; see [`crate::Header::activate`].
     pub fn activate(&self, key: &VolumeKey, data_size: u64, options: &ActivateOptions) -> Result<Volume> {
         activate::activate(&self.stored.metadata, key, data_size, options)

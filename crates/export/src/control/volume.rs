@@ -226,7 +226,7 @@ impl Controlled {
             keys.can_be_wiped()?;
             return Err(self.not_suspended());
         }
-        let newer = self.reencrypter.as_ref().map_or(Ok(None), |reencrypter| reencrypter.key_check())?;
+        let newer = self.reencrypter.as_ref().and_then(|reencrypter| reencrypter.key_check());
         keys.set(key, newer, |e| self.refused(e))?;
         if resume { self.mapping.resume().map_err(|e| self.refused(&e)) } else { Ok(()) }
     }

@@ -10,7 +10,7 @@ use underseal_cipher::Key;
 use underseal_datapath::{Mapping, Pace, ServedVolume};
 use underseal_export::control::status::{Going, Mode, Reencryption};
 use underseal_export::control::{Rate, Reencrypter, Refusal, RefusalKind};
-use underseal_volume::reencrypt::{self, Foreground, Ledger, Options, Outcome, Progress};
+use underseal_volume::reencrypt::{self, Foreground, Ledger, Options, Outcome, Plan, Progress};
 use underseal_volume::{ErrorKind, Header, KeyCheck, UnlockOptions};
 
 use super::{Bytes, Kept, Keys, Place, Stood};
@@ -39,17 +39,9 @@ struct Runs {
     last: Option<Arc<Run>>,
     /// True when the volume is being closed: no further run begins.
     closed: bool,
-    key: LeftKey,
-}
-
-/// The digest of the volume's key, as the last run left it. The header may be another one's later.
-#[derive(Default)]
-enum LeftKey {
-    #[default]
-    AsOpened,
-    Changed(KeyCheck),
-    /// The header could not be read when the run ended.
-    Unknown,
+    /// The digest of the volume's key since a run has changed the key. The header may be another
+    /// one's by then.
+    key: Option<KeyCheck>,
 }
 
 /// A run of the reencryption, from a start to its end.
@@ -233,15 +225,8 @@ impl Reencrypter for OnlineReencryption {
         self.last().map(|run| run.status()).or_else(|| self.stood.clone())
     }
 
-    fn key_check(&self) -> std::result::Result<Option<KeyCheck>, Refusal> {
-        match &lock(&self.runs).key {
-            LeftKey::AsOpened => Ok(None),
-            LeftKey::Changed(check) => Ok(Some(check.clone())),
-            LeftKey::Unknown => {
-                let what = "which key the volume has is unknown: its header could not be read after the reencryption";
-                Err(Refusal::new(RefusalKind::Failed, what, "`underseal close` it, and open it again"))
-            }
-        }
+    fn key_check(&self) -> Option<KeyCheck> {
+        lock(&self.runs).key.clone()
     }
 }
 
@@ -317,6 +302,7 @@ fn drive(mapping: &Arc<Mapping>, place: &Place, keys: &Keys, pace: &Arc<Pace>, b
         return;
     }
     log::info!("reencryption: goes on at byte {}", ledger.progress().done);
+    let new_key = ledger.new_key_check();
     let size = ledger.plan().size;
     let ended = match carry_out(&data, &mut *ledger, &users) {
         Ok(Outcome::Finished) => {
@@ -340,31 +326,19 @@ fn drive(mapping: &Arc<Mapping>, place: &Place, keys: &Keys, pace: &Arc<Pace>, b
     if let Ended::Stopped = ended {
         log::info!("reencryption: stopped at byte {}", ledger.progress().done);
     }
-    // The header is locked still.
-    note_key(begun.runs, place, &on);
+    if has_new_key_only(mapping, ledger.plan()) {
+        lock(begun.runs).key = new_key;
+    }
     // A thread that is notified of the end must find no trace of the run.
     drop((ledger, users));
     *run.lock() = Some(ended);
     run.has_ended.notify_all();
 }
 
-/// Notes the digest of the key that the volume has at the end of a run, however it ended: the
-/// header may have dropped the old key before a failure. While the data have two keys, the digest
-/// stays the one of before.
-fn note_key(runs: &Mutex<Runs>, place: &Place, on: &Bytes) {
-    if let Kept::State(..) = place.kept {
-        return;
-    }
-    let key = match Header::read(&**on) {
-        Ok(header) => header.data_key_check().map(LeftKey::Changed),
-        Err(e) => {
-            log::warn!("reencryption: the header cannot be read after its end: {e}");
-            Some(LeftKey::Unknown)
-        }
-    };
-    if let Some(key) = key {
-        lock(runs).key = key;
-    }
+/// Returns true when clients have the volume as it is after the last step, however the run ended.
+fn has_new_key_only(mapping: &Mapping, plan: &Plan) -> bool {
+    let whole = plan.volume(Progress { done: plan.size, hot: None });
+    mapping.volume().zip(whole.ok()).is_some_and(|(served, whole)| served.is_stored_as(&whole))
 }
 
 fn prepare<'d>(

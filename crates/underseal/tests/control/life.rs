@@ -1,6 +1,6 @@
 //! A volume that loses its key and gets it again, as with cryptsetup's luksSuspend and luksResume.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -138,6 +138,8 @@ fn a_wiped_key_is_nowhere_after_another_process_has_taken_over_and_after_a_reenc
     }
     let operator = Operator::new();
     let (volume, first) = luks(&operator, "luks2", &[]);
+    let mut before = vec![0; 16 << 20];
+    File::open(&volume.image).unwrap().read_exact_at(&mut before, 0).unwrap();
     let _server = operator.serve(&volume, &["--hand-over"]);
     operator.does("upgrade image");
     let pid = operator.status("image")["pid"].as_u64().unwrap();
@@ -157,8 +159,17 @@ fn a_wiped_key_is_nowhere_after_another_process_has_taken_over_and_after_a_reenc
     run(dump.arg("--key-file").arg(&volume.passphrase).arg(&volume.image));
     let second = fs::read(second).unwrap();
     assert!(second.len() == 64 && second != first && !pages_with(pid, &second[..32]).is_empty());
+    is_nowhere(pid, &first, "the end of the reencryption");
     operator.does("suspend image --wipe");
-    [first, second].iter().for_each(|key| is_nowhere(pid, key, "reencryption"));
+    [&first, &second].iter().for_each(|key| is_nowhere(pid, key, "reencryption"));
+    // The header of before has the same passphrase, and another key.
+    let image = File::options().read(true).write(true).open(&volume.image).unwrap();
+    let mut now = vec![0; before.len()];
+    image.read_exact_at(&mut now, 0).unwrap();
+    image.write_all_at(&before, 0).unwrap();
+    fails(&resume(&operator, &volume, ""), 3, "not the key of this volume");
+    image.write_all_at(&now, 0).unwrap();
+    assert_eq!(resume(&operator, &volume, "").code, Some(0));
     operator.does("close image");
 }
 

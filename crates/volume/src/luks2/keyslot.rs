@@ -69,20 +69,6 @@ pub(super) fn key_check(metadata: &Metadata, key: &VolumeKey) -> Result<KeyCheck
     Ok(KeyCheck { kdf: check.kdf.clone(), digest: check.digest.clone(), len: key.key.len() })
 }
 
-/// Returns the digest of the key of all data; `None` where the data have two keys, or none.
-pub(super) fn data_key_check(metadata: &Metadata) -> Option<KeyCheck> {
-    let regular = metadata.segments.iter().filter(|(_, segment)| !segment.is_backup());
-    let regular: Vec<u32> = regular.map(|(number, _)| *number).collect();
-    let is_all = |digest: &&Digest| regular.iter().all(|number| digest.segments.contains(number));
-    let mut of_all = metadata.digests.values().filter(is_all);
-    let (Some(digest), None) = (of_all.next().filter(|_| !regular.is_empty()), of_all.next()) else {
-        return None;
-    };
-    let check = digest.check.as_ref().ok()?;
-    let len = metadata.keyslots.get(digest.keyslots.first()?)?.key_size as usize;
-    Some(KeyCheck { kdf: check.kdf.clone(), digest: check.digest.clone(), len })
-}
-
 /// Returns true when a key of this digest has this length. PBKDF2 does not tell: a key and the same
 /// key with zeros appended have one digest.
 fn has_length(metadata: &Metadata, digest: &Digest, len: usize) -> bool {

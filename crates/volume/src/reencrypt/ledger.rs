@@ -1,7 +1,7 @@
 //! The place of plan and progress.
 
 use super::{Plan, Progress, Step};
-use crate::{Result, Target};
+use crate::{KeyCheck, Result, Target};
 
 /// Keeps a reencryption's plan, its progress, and an area of [`Plan::area`] bytes for the
 /// protection of a step: LUKS2's header, or a state file.
@@ -14,6 +14,11 @@ pub trait Ledger {
 
     /// Returns the last recorded progress.
     fn progress(&self) -> Progress;
+
+    /// Returns the digest of the new key, where the ledger keeps one.
+    fn new_key_check(&self) -> Option<KeyCheck> {
+        None
+    }
 
     /// Refuses data that has another ledger, too: each would know only its own steps.
     ///

@@ -21,7 +21,7 @@ use crate::luks2::metadata::Metadata;
 use crate::luks2::{Header, store};
 use crate::reencrypt::{Mode, Part, Plan, Progress, Protection, Step, Which};
 use crate::storage::kept_lock::KeptLock;
-use crate::{Error, ErrorKind, ReadAt as _, Result, Target, VolumeKey, storage};
+use crate::{Error, ErrorKind, KeyCheck, ReadAt as _, Result, Target, VolumeKey, storage};
 
 /// The longest time for which users of a step's range wait for the header's lock. An update of a
 /// header takes less time; a step that waits longer is repeated later.
@@ -294,6 +294,14 @@ impl crate::reencrypt::Ledger for Ledger<'_> {
 
     fn progress(&self) -> Progress {
         self.progress
+    }
+
+    fn new_key_check(&self) -> Option<KeyCheck> {
+        let digest = self.header.metadata().digests.get(&self.of.last.digest?)?;
+        let check = digest.check.as_ref().ok()?;
+        let whole = self.plan.volume(Progress { done: self.plan.size, hot: None }).ok()?;
+        let len = whole.without_key().ok()?.cipher_parameters().key_size;
+        Some(KeyCheck { kdf: check.kdf.clone(), digest: check.digest.clone(), len })
     }
 
     fn allows(&self, data: &dyn Target) -> Result<()> {
