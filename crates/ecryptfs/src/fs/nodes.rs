@@ -27,8 +27,7 @@ use super::kernel_size::KernelSize;
 use super::sizes::SizeCache;
 use super::{locked, reading, writing};
 use crate::file::{Closing, OpenFile};
-
-use self::place::{NodeLink, NodePlace};
+use place::{NodeLink, NodePlace};
 
 /// The root's id in the protocol.
 pub(super) const ROOT: u64 = 1;
@@ -453,10 +452,10 @@ impl Nodes {
         self.link(&node, to.0, to.1);
     }
 
-    /// Fails with `ESTALE` when another lower file has one of its names (of many names one of
-    /// [some](NodePlace::some_links)), or no file has the name,
+    /// Fails with `ESTALE` when another lower file has one of its names, or no file has the name,
     /// without a change through this mount: the request may have come by that name, and the kernel
-    /// looks its path up again. A node that its file has left is never right.
+    /// looks its path up again. A node that its file has left is never right. Of many names
+    /// [some](NodePlace::some_links) are looked at.
     pub(super) fn has_its_names(&self, node: &FileNode) -> Result<(), Errno> {
         let _still = reading(&self.names);
         let links = locked(&node.place).some_links();

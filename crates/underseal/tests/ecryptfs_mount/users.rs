@@ -243,6 +243,15 @@ fn a_signal_unmounts_once_nobody_has_files_open() {
     mount.unmount();
 }
 
+/// Maps a file shared, and prints why it cannot.
+const MAP: &str = r#"
+import errno, mmap, os, sys
+try:
+    mmap.mmap(os.open(sys.argv[1], os.O_RDWR), 4096)
+except OSError as e:
+    print(errno.errorcode[e.errno])
+"#;
+
 /// A file that another program changes while the server's user may have no more threads is opened
 /// past the kernel's pages, which stay wrong until they can be dropped.
 fn pages_without_a_thread_to_drop_them(lower: &str, plain: &str) {
@@ -255,7 +264,9 @@ fn pages_without_a_thread_to_drop_them(lower: &str, plain: &str) {
     does(&format!("cat {lower}/other > {lower}/changed"));
     let sleep = "for _ in $(seq 100); do sleep 60 > /dev/null 2>&1 & others=\"$others $!\"; done";
     let write = format!("printf C | dd of={plain}/changed bs=1 seek=245760 conv=notrunc status=none");
-    does(&format!("{sleep}; {write}; kill $others"));
+    // Written back, a shared mapping would undo writes past the kernel's pages.
+    let map = format!("/usr/bin/python3 -c '{MAP}' {plain}/changed");
+    assert_eq!(does(&format!("{sleep}; {write}; {map}; kill $others")), "ENODEV\n");
     assert_eq!(does(&format!("head -c 2 {plain}/changed")), "BB", "pages of before");
     assert_eq!(does(&format!("tail -c +245760 {plain}/changed | head -c 3")), "BCB");
     does(&format!("rm {plain}/changed {plain}/other {plain}/copy"));
