@@ -1,8 +1,9 @@
 //! The watch for a server that was killed, and whose process does not end.
 //!
-//! One of its threads waits in the kernel for the pages of a file, which a request has locked that
-//! the server itself was to answer. The kernel frees the process's descriptors when the last thread
-//! ends, and only that would end the mount's requests. The helper ends them instead.
+//! A thread of the server waits in the kernel for a page of the mount. The page is locked for a
+//! read that only the server could have answered. The kernel closes a process's descriptors when
+//! the last of its threads has ended, and only closing /dev/fuse ends the mount's requests: so the
+//! thread and the read wait for each other. The helper ends the requests.
 
 use std::fs;
 use std::io;
