@@ -59,3 +59,37 @@ impl NodeLink {
         self.parent.id == parent.id && *self.name == *name
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use rustix::fs::{FileType, fstat};
+
+    use super::super::FileIdentity;
+    use super::*;
+
+    #[test]
+    fn all_of_many_names_are_looked_up_one_after_the_other() {
+        let stat = fstat(std::fs::File::open("/").unwrap()).unwrap();
+        let folder = FileNode::new(
+            (2, FileIdentity::of(&stat), FileType::Directory),
+            None,
+            &Arc::default(),
+            String::new(),
+        );
+        for count in [1, NAMES, NAMES + 1, 3 * NAMES - 1] {
+            let mut place = NodePlace::new(None);
+            let names: BTreeSet<Box<[u8]>> =
+                (0..count).map(|name| name.to_string().into_bytes().into()).collect();
+            place.links.extend(names.iter().map(|name| NodeLink::new(&folder, name)));
+            let mut seen = BTreeSet::new();
+            for _ in 0..count.div_ceil(NAMES) {
+                let some = place.some_links();
+                assert_eq!(some.len(), count.min(NAMES), "{count}");
+                seen.extend(some.into_iter().map(|link| link.name));
+            }
+            assert_eq!(seen, names, "{count}");
+        }
+    }
+}
