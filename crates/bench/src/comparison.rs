@@ -27,7 +27,8 @@ pub struct ServerRow {
     pub rounds: Vec<FioResult>,
 }
 
-/// Rows of the results by workload and server. The first server is underseal.
+/// Rows of the results by workload and server. The first server is underseal. Servers with the same
+/// name have one row: the rounds of the first of them, then those of the next.
 pub(crate) fn rows(
     workloads: &[String],
     servers: &[&'static str],
@@ -36,16 +37,24 @@ pub(crate) fn rows(
 ) -> Vec<ServerRow> {
     let mut rows = Vec::new();
     for (workload, seen) in workloads.iter().zip(seen) {
+        let mut by_name: Vec<(&'static str, Vec<FioResult>)> = Vec::new();
         for (&server, rounds) in servers.iter().zip(seen) {
-            let ratios =
-                |of: fn(&FioResult) -> f64| Range::of(seen[0].iter().zip(rounds).map(|(a, b)| of(a) / of(b)));
+            match by_name.iter_mut().find(|(name, _)| *name == server) {
+                Some((_, earlier)) => earlier.extend_from_slice(rounds),
+                None => by_name.push((server, rounds.clone())),
+            }
+        }
+        for (server, rounds) in &by_name {
+            let ratios = |of: fn(&FioResult) -> f64| {
+                Range::of(by_name[0].1.iter().zip(rounds).map(|(a, b)| of(a) / of(b)))
+            };
             rows.push(ServerRow {
                 workload: workload.clone(),
-                server,
+                server: *server,
                 median: medians(rounds),
                 ours_over_this: ratios(|s| s.iops),
                 our_p99_over_this: ratios(|s| s.p99_us).median,
-                goal: goal(server, workload),
+                goal: goal(*server, workload),
                 rounds: rounds.clone(),
             });
         }
@@ -92,5 +101,32 @@ pub(crate) fn end_with_goal(f: &mut fmt::Formatter<'_>, goal: Option<f64>, ratio
         Some(goal) if ratio < goal => writeln!(f, "   goal {goal} missed"),
         Some(goal) => writeln!(f, "   goal {goal}"),
         None => writeln!(f),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_with_the_same_name_have_one_row() {
+        let result = |iops| FioResult {
+            iops,
+            mb_per_s: 0.0,
+            p50_us: 0.0,
+            p99_us: 1.0 / iops,
+            p999_us: 0.0,
+            server_cpu_us: 0.0,
+        };
+        let runs = |iops: [f64; 2]| iops.map(result).to_vec();
+        // The image of the first server and that of the last are as slow as they are early.
+        let seen = [vec![runs([8.0, 9.0]), runs([10.0, 10.0]), runs([20.0, 20.0]), runs([25.0, 24.0])]];
+        let names = ["ours", "before", "before", "ours"];
+        let rows = rows(&["4k".to_owned()], &names, &seen, |_, _| None);
+        assert_eq!(rows.iter().map(|row| row.server).collect::<Vec<_>>(), ["ours", "before"]);
+        assert_eq!(rows[1].rounds.iter().map(|run| run.iops).collect::<Vec<_>>(), [10.0, 10.0, 20.0, 20.0]);
+        let ratio = rows[1].ours_over_this;
+        assert_eq!((ratio.least, ratio.median, ratio.most), (0.8, 1.05, 1.25));
+        assert!((rows[1].our_p99_over_this - 0.958).abs() < 0.001, "{}", rows[1].our_p99_over_this);
     }
 }

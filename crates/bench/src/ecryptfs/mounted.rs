@@ -142,7 +142,12 @@ impl Place {
         let mut mounts =
             vec![ours(OURS, built, "ours", &[])?, ours(DEVICE, built, "device", &["--no-io-uring"])?];
         if let Some(before) = &options.turns.before {
-            mounts.push(ours(BEFORE, before, "before", &[])?);
+            mounts.extend([
+                ours(BEFORE, before, "before", &[])?,
+                ours(BEFORE, before, "then", &[])?,
+                ours(DEVICE, built, "late-device", &["--no-io-uring"])?,
+                ours(OURS, built, "late", &[])?,
+            ]);
             return Ok((mounts, Vec::new()));
         }
 

@@ -67,11 +67,20 @@ pub(super) fn start(options: &FuseOptions) -> Result<(Vec<MountedPeer>, Vec<Stri
         options,
         place: BenchFolder::new(&options.turns.underseal, &options.directory, options.size)?,
     };
-    let mut servers = vec![place.ours()?, place.device()?];
+    let built = &options.turns.underseal;
     if let Some(before) = &options.turns.before {
-        servers.push(place.before(before)?);
+        let servers = vec![
+            place.version(OURS, "early", built)?,
+            place.version(OURS_DEVICE, "device", built)?,
+            place.version(BEFORE, "before", before)?,
+            place.version(BEFORE, "then", before)?,
+            place.version(OURS_DEVICE, "late-device", built)?,
+            place.version(OURS, "late", built)?,
+        ];
         return Ok((servers, Vec::new()));
     }
+    let mut servers =
+        vec![place.version(OURS, "luks2", built)?, place.version(OURS_DEVICE, "device", built)?];
     servers.push(place.null()?);
     servers.push(place.memory(OURS_MEMORY, "serve-fuse-null", &[])?);
     servers.push(place.memory(OURS_MEMORY_DEVICE, "serve-fuse-null", &["--no-io-uring"])?);
@@ -97,23 +106,14 @@ impl Mounts<'_> {
         open
     }
 
-    fn ours(&self) -> Result<MountedPeer, BenchError> {
-        let (image, file) = (self.place.luks2("luks2", "4096")?, self.file("luks2")?);
-        let open = self.mounted(self.place.open(&image), &file);
-        self.serve(OURS, vec![open], file.clone(), file, vec![image])
-    }
-
-    fn before(&self, underseal: &Path) -> Result<MountedPeer, BenchError> {
-        let (image, file) = (self.place.luks2("before", "4096")?, self.file("before")?);
-        let open = self.mounted(self.place.open_with(underseal, &image), &file);
-        self.serve(BEFORE, vec![open], file.clone(), file, vec![image])
-    }
-
-    fn device(&self) -> Result<MountedPeer, BenchError> {
-        let (image, file) = (self.place.luks2("device", "4096")?, self.file("device")?);
-        let mut open = self.mounted(self.place.open(&image), &file);
-        open.arg("--fuse-no-io-uring");
-        self.serve(OURS_DEVICE, vec![open], file.clone(), file, vec![image])
+    /// Starts a build of ours over an image with the name `stem`.
+    fn version(&self, name: &'static str, stem: &str, underseal: &Path) -> Result<MountedPeer, BenchError> {
+        let (image, file) = (self.place.luks2(stem, "4096")?, self.file(stem)?);
+        let mut open = self.mounted(self.place.open_with(underseal, &image), &file);
+        if name == OURS_DEVICE {
+            open.arg("--fuse-no-io-uring");
+        }
+        self.serve(name, vec![open], file.clone(), file, vec![image])
     }
 
     fn null(&self) -> Result<MountedPeer, BenchError> {

@@ -71,12 +71,16 @@ pub(super) fn start(options: &NbdOptions) -> Result<Vec<NbdServerProcess>, NbdEr
     if options.over_nbd {
         return super::remote::start(&place);
     }
-    let first = ours(&place, OURS, "4096", &[])?;
     if let Some(before) = &options.turns.before {
-        return Ok(vec![first, self::before(&place, before)?]);
+        return Ok(vec![
+            version(&place, OURS, "early", &options.turns.underseal)?,
+            version(&place, BEFORE, "before", before)?,
+            version(&place, BEFORE, "then", before)?,
+            version(&place, OURS, "late", &options.turns.underseal)?,
+        ]);
     }
     Ok(vec![
-        first,
+        ours(&place, OURS, "4096", &[])?,
         ours(&place, OURS_512, "512", &[])?,
         veracrypt(&place)?,
         ours(&place, OURS_SIMPLE, "4096", &["--simple-replies"])?,
@@ -102,10 +106,16 @@ fn ours(
     NbdServerProcess::start(name, open.args(more).arg("--nbd").arg(unix(&socket)), socket, vec![image])
 }
 
-fn before(place: &BenchFolder, underseal: &Path) -> Result<NbdServerProcess, NbdError> {
-    let (image, socket) = (place.luks2("before", "4096")?, place.path("before.sock"));
+/// Starts a build of ours over an image with the name `stem`.
+fn version(
+    place: &BenchFolder,
+    name: &'static str,
+    stem: &str,
+    underseal: &Path,
+) -> Result<NbdServerProcess, NbdError> {
+    let (image, socket) = (place.luks2(stem, "4096")?, place.path(&format!("{stem}.sock")));
     let mut open = place.open_with(underseal, &image);
-    NbdServerProcess::start(BEFORE, open.arg("--nbd").arg(unix(&socket)), socket, vec![image])
+    NbdServerProcess::start(name, open.arg("--nbd").arg(unix(&socket)), socket, vec![image])
 }
 
 fn veracrypt(place: &BenchFolder) -> Result<NbdServerProcess, NbdError> {

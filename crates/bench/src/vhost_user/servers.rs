@@ -18,11 +18,21 @@ const DAEMON_FILE: &str = "qemu-storage-daemon, no cipher";
 /// Starts the servers, ours first.
 pub(super) fn start(options: &VhostUserOptions) -> Result<Vec<SocketServer>, BenchError> {
     let place = BenchFolder::new(&options.turns.underseal, &options.directory, options.size)?;
-    let ours = ours(&place, OURS, &options.turns.underseal)?;
+    let built = &options.turns.underseal;
     if let Some(before) = &options.turns.before {
-        return Ok(vec![ours, self::ours(&place, BEFORE, before)?]);
+        return Ok(vec![
+            ours(&place, OURS, "early", built)?,
+            ours(&place, BEFORE, "before", before)?,
+            ours(&place, BEFORE, "then", before)?,
+            ours(&place, OURS, "late", built)?,
+        ]);
     }
-    Ok(vec![ours, null(&place)?, daemon(&place, true)?, daemon(&place, false)?])
+    Ok(vec![
+        ours(&place, OURS, "luks2", built)?,
+        null(&place)?,
+        daemon(&place, true)?,
+        daemon(&place, false)?,
+    ])
 }
 
 /// Returns the command, pinned to the servers' processor.
@@ -48,9 +58,13 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn ours(place: &BenchFolder, name: &'static str, underseal: &Path) -> Result<SocketServer, BenchError> {
-    let stem = name.replace([' ', ','], "-");
-    let (image, socket) = (place.luks2(&stem, "4096")?, place.path(&format!("{stem}.sock")));
+fn ours(
+    place: &BenchFolder,
+    name: &'static str,
+    stem: &str,
+    underseal: &Path,
+) -> Result<SocketServer, BenchError> {
+    let (image, socket) = (place.luks2(stem, "4096")?, place.path(&format!("{stem}.sock")));
     let mut open = place.open_with(underseal, &image);
     open.arg("--vhost-user").arg(&socket).args(["--vhost-user-queues", "1"]);
     SocketServer::start(name, &mut pinned(&open), socket, vec![image])
