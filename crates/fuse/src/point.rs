@@ -10,10 +10,11 @@ use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, open, statat, statx};
 use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
 use underseal_sandbox::{Asked, Helper, canonical};
 
 use crate::MountEntry;
-use crate::connection;
+use crate::connection::FuseConnection;
 use crate::identity::MountIdentity;
 use crate::unmount::{detach, open_at, through, unmount_here};
 
@@ -53,6 +54,8 @@ pub struct Point {
     kind: FileType,
     /// The identity of the mount on the point, once it exists.
     mounted: OnceLock<MountIdentity>,
+    /// The connection of that mount, for a helper.
+    connection: OnceLock<FuseConnection>,
 }
 
 impl Point {
@@ -74,7 +77,15 @@ impl Point {
             return Err(Errno::AGAIN.into());
         }
         let (kind, name) = (FileType::from_raw_mode(about.st_mode), name.to_owned());
-        let point = Self { path, at: Some(at), folder, name, kind, mounted: OnceLock::new() };
+        let point = Self {
+            path,
+            at: Some(at),
+            folder,
+            name,
+            kind,
+            mounted: OnceLock::new(),
+            connection: OnceLock::new(),
+        };
         if point.is_elsewhere()? { Err(Errno::AGAIN.into()) } else { Ok(point) }
     }
 
@@ -94,8 +105,17 @@ impl Point {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
         let about = statx(&folder, name, flags, StatxFlags::TYPE)?;
         let (kind, name) = (FileType::from_raw_mode(about.stx_mode.into()), name.to_owned());
-        let point = Self { path, at: None, folder, name, kind, mounted: OnceLock::new() };
+        let point = Self {
+            path,
+            at: None,
+            folder,
+            name,
+            kind,
+            mounted: OnceLock::new(),
+            connection: OnceLock::new(),
+        };
         point.is_mounted(point.identity()?);
+        point.open_connection();
         Ok(point)
     }
 
@@ -109,9 +129,9 @@ impl Point {
         self.kind
     }
 
-    /// Returns the descriptors that [`Self::unmount`] needs.
-    pub fn descriptors(&self) -> [BorrowedFd<'_>; 1] {
-        [self.folder.as_fd()]
+    /// Returns the descriptors that a helper needs, the folder's first.
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        [Some(self.folder.as_fd()), self.connection.get().map(AsFd::as_fd)].into_iter().flatten().collect()
     }
 
     /// Returns true when its path has changed since it was opened.
@@ -158,10 +178,35 @@ impl Point {
         }
     }
 
+    /// Opens the connection of the recorded mount, so that a helper may end its requests. Without
+    /// it, a server that is killed and does not end is left to its users.
+    fn open_connection(&self) {
+        let mounted = self.mounted.get().ok_or(Errno::INVAL.into());
+        if let Ok(connection) = mounted.and_then(|mounted| FuseConnection::open(mounted.filesystem)) {
+            let _ = self.connection.set(connection);
+        }
+    }
+
     /// Ends all requests of the recorded mount with errors, and does not unmount it.
     fn abort(&self) -> io::Result<()> {
-        let mounted = self.mounted.get().ok_or(Errno::INVAL)?;
-        connection::abort(mounted.filesystem)
+        match self.connection.get() {
+            Some(connection) => connection.abort(),
+            None => self.force(),
+        }
+    }
+
+    /// As [`Self::abort`], where the kernel shows no connections: in a user namespace whose owner
+    /// has mounted it.
+    fn force(&self) -> io::Result<()> {
+        let mount = open_at(&self.folder, &self.name)?;
+        if MountIdentity::of(&mount).ok().as_ref() != self.mounted.get() {
+            return Err(Errno::AGAIN.into());
+        }
+        match rustix::mount::unmount(through(&mount), UnmountFlags::FORCE) {
+            // The descriptor keeps the mount.
+            Ok(()) | Err(Errno::BUSY) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
     }
 
     /// Unmounts like [`Self::unmount`], through the process's helper if it has one.
@@ -177,6 +222,7 @@ impl Point {
         |asked| match asked {
             Asked::Mounted(identity) => {
                 self.is_mounted(MountIdentity::from_bytes(identity));
+                self.open_connection();
                 Ok(())
             }
             Asked::Unmount { lazily } => self.unmount(lazily),

@@ -202,7 +202,8 @@ fn a_server_that_is_killed_while_it_waits_for_a_page_ends_and_so_does_the_pages_
     let is_dropping = |thread: fs::DirEntry| {
         fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim() == "fuse-resized")
     };
-    assert!(threads().any(|thread| is_dropping(thread.unwrap())), "no thread waits for the page");
+    let is_there = || threads().any(|thread| is_dropping(thread.unwrap()));
+    wait_until("a thread waits for the page", PATIENCE, is_there);
     mounted.kill();
     assert!(!reader.wait().unwrap().success(), "a page was read without a server");
     unmount_stale(&path);

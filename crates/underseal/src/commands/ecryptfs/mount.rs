@@ -204,7 +204,7 @@ pub(super) fn serve(
         let answer = point.answers();
         // The server has a private mount of the folder, so the helper keeps the lower folder from
         // being unmounted.
-        let [folder] = point.descriptors();
+        let folder = point.descriptors()[0];
         Helper::start(Some(OfMount { answer: &answer, keeps: &[folder, below.as_fd()] }), None)
             .map_err(|e| Error::new(Exit::Failed, "no process to unmount with").because(&e))?;
         if args.daemon {
