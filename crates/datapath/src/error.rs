@@ -37,6 +37,8 @@ pub enum ErrorKind {
     Worker,
     /// The memory that a client shares is gone.
     Memory,
+    /// The client that sent the request is gone.
+    Abandoned,
 }
 
 underseal_error::error_type! {

@@ -16,6 +16,7 @@
 
 #![expect(unsafe_code, reason = "a driver's commands, passed on to the ring")]
 
+mod abandon;
 mod adaptive;
 mod admit;
 mod lock;
@@ -82,6 +83,8 @@ pub struct Queue {
     depth: u32,
     /// Requests in flight, without parts.
     requests: u32,
+    /// No request is begun or continued: see [`Queue::abandon`].
+    is_abandoned: bool,
     /// Unused slots for parts of shared requests.
     spare_parts: u32,
     /// Requests that arrived while the volume was suspended.
@@ -174,6 +177,7 @@ impl Queue {
             slots: Slots::new(count),
             depth: options.depth,
             requests: 0,
+            is_abandoned: false,
             spare_parts: SHARED_PARTS,
             paused: VecDeque::with_capacity(depth),
             writes: WriteOrdering::new(depth),

@@ -73,7 +73,7 @@ pub use file::{ExpectedBytes, FileDevice, OpenOptions, ReopenedFile, Runs, open_
 pub use geometry::{Geometry, Zone, ZoneAction, ZoneLimits, Zones};
 /// The events of poll(2) that a [`Ring`] waits for.
 #[doc(no_inline)]
-pub use libc::{POLLIN, POLLOUT};
+pub use libc::{POLLIN, POLLOUT, POLLRDHUP};
 pub use lock::{lock as lock_image, lock_header};
 pub use loops::{
     FileId, LoopFile, LoopOver, file_below_loop, lock_loop_file, loop_file_id, loop_over, release_loop,

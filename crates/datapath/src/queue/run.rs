@@ -27,13 +27,18 @@ impl Queue {
     pub(super) fn run(&mut self, index: u32) {
         loop {
             let devices = self.channels.len();
+            let abandoned = self.abandoned();
             let slot = self.slots.get(index);
             match slot.op {
                 SlotOperation::Flush { device } if device == devices => {
                     return self.complete(index, self.mapping.flushed());
                 }
                 SlotOperation::Flush { .. } => {}
-                _ if slot.at < slot.end => {}
+                _ if slot.at < slot.end => {
+                    if let Some(error) = abandoned {
+                        return self.complete(index, Err(error));
+                    }
+                }
                 SlotOperation::Modify { reads: true, .. } => {
                     self.overlay(index);
                     continue;

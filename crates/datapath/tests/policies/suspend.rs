@@ -215,3 +215,29 @@ fn a_thread_that_sleeps_outside_of_its_ring_is_woken() {
         }
     });
 }
+
+/// A queue whose client has left does nothing more, also when the volume is resumed later.
+#[test]
+fn writes_of_a_client_that_is_gone_are_not_made_after_the_suspension() {
+    let mapping =
+        Arc::new(Mapping::new(volume(xts(SectorSize::S4096)), Arc::new(RamDevice::new(SIZE))).unwrap());
+    let [mut gone, mut next] = [open(&mapping), open(&mapping)];
+    submit_write(&mut gone, 0, 0, 4096, 1);
+    succeed(&mut gone);
+    thread::scope(|scope| {
+        let suspended = scope.spawn(|| mapping.suspend(LONG).unwrap());
+        while !suspended.is_finished() {
+            gone.poll().unwrap();
+            next.poll().unwrap();
+        }
+    });
+    submit_write(&mut gone, 1, 0, 4096, 2);
+    gone.abandon();
+    let completion = gone.next_completion().expect("it is given up at once");
+    assert_eq!(completion.result.unwrap_err().kind(), ErrorKind::Abandoned);
+    mapping.resume().unwrap();
+    submit_write(&mut gone, 2, 0, 4096, 3);
+    let completion = gone.next_completion().expect("a later request is refused");
+    assert_eq!(completion.result.unwrap_err().kind(), ErrorKind::Abandoned);
+    assert_eq!(read(&mut next, 0, 4096), [1; 4096]);
+}

@@ -19,7 +19,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use underseal_datapath::{Completion, Mapping, Queue, QueueOptions};
-use underseal_device::{POLLIN, POLLOUT};
+use underseal_device::{POLLIN, POLLOUT, POLLRDHUP};
 
 use self::inbox::Inbox;
 use self::outbox::Outbox;
@@ -51,6 +51,8 @@ const STREAM: usize = 3;
 /// The event numbers of the socket in the queue's ring.
 const READABLE: u32 = 0;
 const WRITABLE: u32 = 1;
+/// The client has closed its side, behind bytes that are not received yet.
+const CLOSED: u32 = 2;
 
 /// Serves volumes to connections, each with its queue.
 pub struct VolumeHandler {
@@ -114,7 +116,7 @@ struct Transmission {
     /// True when no more requests will be taken.
     closing: bool,
     rest: Rest,
-    watching: [bool; 2],
+    watching: [bool; 3],
     failure_log: RateLimitedLog,
 }
 
@@ -143,7 +145,7 @@ impl Transmission {
             taken: 0,
             closing: false,
             rest: Rest::No,
-            watching: [false; 2],
+            watching: [false; 3],
             failure_log: RateLimitedLog::new("this connection"),
         })
     }
@@ -151,10 +153,21 @@ impl Transmission {
     /// Serves requests until the client disconnects or the server stops; requests in flight are
     /// finished and answered.
     fn run(mut self) -> Result<()> {
-        export_loop::serve(&mut self)?;
+        // Dropping the queue waits for its requests.
+        export_loop::serve(&mut self).inspect_err(|_| self.queue.abandon())?;
         // The client may have disconnected after the last reply.
         let _ = self.wire.finish();
         Ok(())
+    }
+
+    /// Notes that the client has closed its side. Without a request to disconnect it does not wait
+    /// for answers, and its requests in flight are given up.
+    fn is_left(&mut self) {
+        // A server that stops shuts the reading side down itself.
+        if !self.closing && !self.stop.is_stopping() {
+            self.queue.abandon();
+        }
+        self.closing = true;
     }
 
     /// Returns true when replies are to be sent, or crypto work is to be done before.
@@ -248,7 +261,10 @@ impl ExportLoop for Transmission {
             return Ok(!self.stop.is_held());
         }
         let requests = wake.requests && !self.closing && !self.rests();
-        for (number, wanted, events) in [(READABLE, requests, POLLIN), (WRITABLE, wake.room, POLLOUT)] {
+        let closed = !requests && !self.closing;
+        let events =
+            [(READABLE, requests, POLLIN), (WRITABLE, wake.room, POLLOUT), (CLOSED, closed, POLLRDHUP)];
+        for (number, wanted, events) in events {
             if wanted {
                 let watching = &mut self.watching[number as usize];
                 export_loop::watch(&mut self.queue, self.wire.as_fd(), events, number, watching)?;
@@ -262,6 +278,9 @@ impl ExportLoop for Transmission {
         while let Some(number) = self.queue.next_event() {
             self.watching[number as usize] = false;
             self.readable |= number == READABLE;
+            if number == CLOSED {
+                self.is_left();
+            }
             any = true;
         }
         Ok(any)

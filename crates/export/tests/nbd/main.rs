@@ -16,6 +16,7 @@
 mod activation;
 mod client;
 mod fixture;
+mod left;
 mod limits;
 mod negotiation;
 mod stop;

@@ -87,17 +87,20 @@ fn handler_that_waits_for_its_client_is_cut_off() {
 
 #[test]
 fn handler_that_never_ends_is_reported() {
-    struct Stuck;
+    struct Stuck(Sender<()>);
     impl ConnectionHandler for Stuck {
         fn serve(&self, _connection: Connection) -> underseal_export::Result<()> {
+            self.0.send(()).unwrap();
             loop {
                 std::thread::park();
             }
         }
     }
     let config = ServerConfig { drain_timeout: Duration::from_millis(100), ..config() };
-    let served = Served::unix(config, Stuck);
+    let (sender, serves) = channel();
+    let served = Served::unix(config, Stuck(sender));
     let _client = served.served_client();
+    serves.recv_timeout(PATIENCE).unwrap();
     let error = served.stop().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Drain);
     assert!(error.to_string().contains("1 connections"), "{error}");

@@ -20,6 +20,10 @@ impl Queue {
         (slot.version, slot.since) = (version, now);
         slot.stage = SlotStage::Ready(slot.stage.take());
         self.inbox.stats.queued.record(crate::stats::nanos(waited), 1);
+        if let Some(error) = self.abandoned() {
+            return self.complete(index, Err(error));
+        }
+        let slot = self.slots.get(index);
         if slot.end > self.settings.layout.size {
             let context = format!("the volume ends at {} by now", self.settings.layout.size);
             return self.complete(index, Err(Error::new(ErrorKind::OutOfRange, context)));

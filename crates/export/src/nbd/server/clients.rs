@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, shutdown};
 
 use super::GRACE;
@@ -50,6 +51,8 @@ struct Client {
     peer: Peer,
     since: Instant,
     phase: Phase,
+    /// The handler has the connection.
+    is_served: bool,
     /// The handler's eventfd, which is raised when the server stops.
     wake: Option<OwnedFd>,
 }
@@ -116,7 +119,14 @@ impl Clients {
         }
         let id = table.next;
         table.next += 1;
-        let client = Client { socket, peer, since: Instant::now(), phase: Phase::Silent, wake: None };
+        let client = Client {
+            socket,
+            peer,
+            since: Instant::now(),
+            phase: Phase::Silent,
+            is_served: false,
+            wake: None,
+        };
         table.clients.insert(id, client);
         Some(id)
     }
@@ -128,9 +138,33 @@ impl Clients {
         let mut table = self.lock();
         if let Some(client) = table.clients.get_mut(&id) {
             client.phase = Phase::Serving;
+            client.is_served = true;
             table.serving += 1;
         }
         Some(id)
+    }
+
+    /// Waits until the connections that are served, and whose clients have left, have ended: a
+    /// request in flight of theirs must not change what this client writes later. Returns false
+    /// when the server stops meanwhile.
+    pub(super) fn wait_for_left(&self, id: Id) -> bool {
+        const LOOK: Duration = Duration::from_millis(5);
+        let mut is_told = false;
+        loop {
+            let mut table = self.lock();
+            if table.stopping {
+                return false;
+            }
+            let left = table.clients.values().find(|client| client.is_served && has_left(&client.socket));
+            let Some(left) = left else {
+                table.clients.entry(id).and_modify(|client| client.is_served = true);
+                return true;
+            };
+            if !std::mem::replace(&mut is_told, true) {
+                log::info!("a new client waits for requests of {}, which is gone", left.peer);
+            }
+            drop(self.departed.wait_timeout(table, LOOK));
+        }
     }
 
     /// Returns the clients in the transmission phase.
@@ -254,6 +288,13 @@ impl Clients {
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns true when the client has closed its side.
+fn has_left(socket: &Socket) -> bool {
+    let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 fn close(client: &Client) {

@@ -144,6 +144,9 @@ fn live(place: &Place, socket: Socket, peer: Peer, deadline: Instant) {
     let failure_log = &place.0.shared.failure_log;
     let outcome = catch_unwind(AssertUnwindSafe(|| match negotiate(&place.0, socket, deadline) {
         Ok(Some((transport, negotiated))) => {
+            if !place.0.shared.clients.wait_for_left(place.0.id) {
+                return;
+            }
             if let Err(error) = serve(&place.0, transport, negotiated, &peer, None) {
                 complain(&failure_log.served, &peer, &error);
             }

@@ -55,6 +55,7 @@ impl Transmission {
                 self.answer_done(request);
                 self.give_back(buffer);
             }
+            (Err(failure), buffer) if failure.kind() == Kind::Abandoned => self.give_back(buffer),
             (Err(failure), buffer) => {
                 let RequestHeader { command, offset, length, .. } = request;
                 let what = format_args!("{}: {command:?} of {length} bytes at {offset}", self.peer);

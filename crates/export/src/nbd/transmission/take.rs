@@ -44,7 +44,7 @@ impl Transmission {
         };
         match received {
             Ok(0) => {
-                self.closing = true;
+                self.is_left();
                 if !self.inbox.is_empty() || self.payload.is_some() {
                     log::info!("{}: left in the middle of a request", self.peer);
                 }
