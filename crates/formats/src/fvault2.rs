@@ -86,10 +86,21 @@ impl Fvault2 {
         let (devices, order, label) = group(images)?;
         let (blocks, places) = blocks(images, &devices, &order, &label)?;
         let logical = Logical::read(&blocks)?;
-        let context = match (wipekey, blocks.of(kind::FAMILY).first()) {
-            (Some(file), _) => Some(Context::parse(&wipekey::decrypt(file, &devices[0].key)?)?),
-            (None, Some(family)) => Some(Context::parse(&blocks.family_list(family)?)?),
-            (None, None) => None,
+        let family =
+            blocks.of(kind::FAMILY).first().map(|family| Context::parse(&blocks.family_list(family)?));
+        let mut damaged = blocks.damaged > 0;
+        let context = match wipekey {
+            None => family.transpose()?,
+            Some(file) => {
+                let mut context = Context::parse(&wipekey::decrypt(file, &devices[0].key)?)?;
+                match family {
+                    // The file may be older than the metadata.
+                    Some(Ok(Context { conversion: Some(status), .. })) => context.conversion = Some(status),
+                    Some(Ok(_)) | None => {}
+                    Some(Err(_)) => damaged = true,
+                }
+                Some(context)
+            }
         };
         let pieces = segments::pieces(&blocks, logical.size, devices[0].block)?;
         segments::check_places(&pieces, &devices, &places)?;
@@ -97,7 +108,7 @@ impl Fvault2 {
             let context = "the block with the keys fails its CRC-32C";
             return Err(Error::new(ErrorKind::BadHeader, context));
         }
-        Ok(Self { damaged: blocks.damaged > 0, devices, order, context, logical, pieces })
+        Ok(Self { damaged, devices, order, context, logical, pieces })
     }
 
     /// Finds the volume key.
@@ -132,9 +143,8 @@ impl Fvault2 {
     /// # Errors
     /// `Unsupported` when the volume is being converted, `Memory`.
     pub fn activate(&self, key: Key) -> Result<OpenedFormat> {
-        if let Some(status @ ("Converting" | "Pending")) =
-            self.context.as_ref().and_then(|context| context.conversion.as_deref())
-        {
+        let conversion = self.context.as_ref().map(|context| context.conversion.as_deref());
+        if let Some(Some(status @ ("Converting" | "Pending"))) = conversion {
             let context = format!("the volume is being encrypted or decrypted ({status}); let macOS finish");
             return Err(Error::new(ErrorKind::Unsupported, context));
         }
@@ -153,6 +163,8 @@ impl Fvault2 {
             Some("a block of its metadata is damaged, which may be the newest one")
         } else if self.pieces.len() > 1 {
             Some("it lies in several pieces, and how macOS moves them is not documented")
+        } else if !matches!(conversion.flatten(), None | Some("Complete" | "NoConversion")) {
+            Some("its metadata say that it is not converted in full")
         } else {
             None
         };
@@ -286,23 +298,26 @@ fn blocks(
 ) -> Result<(Blocks, Taken)> {
     let mut blocks = Blocks::default();
     let mut taken = Vec::new();
-    let mut failure = None;
+    let (mut failure, mut whole) = (None, false);
     for &Place { block, device } in &label.places {
         let Some(given) = order.iter().position(|number| *number == device) else { continue };
         let header = &devices[device];
         let start = block.saturating_mul(header.block);
         taken.push((device, start..start.saturating_add(label.count * BLOCK as u64)));
-        if blocks.are_complete() && blocks.damaged == 0 {
-            continue;
-        }
+        // All copies are read: each can have the newest blocks.
         let damaged = blocks.damaged;
         match blocks.read(images[given], header, block, label.count) {
-            // An undamaged copy has everything that the damaged copy has lost.
-            Ok(()) if damaged > 0 && blocks.damaged == damaged && blocks.are_complete() => blocks.damaged = 0,
-            Ok(()) => {}
-            Err(e) if matches!(e.kind(), ErrorKind::TooSmall) => failure = failure.or(Some(e)),
+            Ok(()) => whole |= blocks.damaged == damaged && blocks.are_complete(),
+            Err(e) if matches!(e.kind(), ErrorKind::TooSmall | ErrorKind::Io) => {
+                blocks.damaged += usize::from(e.kind() == ErrorKind::Io);
+                failure = failure.or(Some(e));
+            }
             Err(e) => return Err(e),
         }
+    }
+    if whole {
+        // An undamaged copy has everything that a damaged copy has lost.
+        blocks.damaged = 0;
     }
     match failure {
         Some(e) if blocks.of(kind::VOLUME).is_empty() => Err(e),

@@ -7,9 +7,8 @@
 //!                       0x0019 family (users, keys)   0x0024 rest of a family
 //!                       0x001a logical volume         0x0305 its segments   0x0505 segment bases
 //! ```
-//! Of each kind the block with the highest transaction counts. Blocks that are marked `LVFwiped`
-//! are retired. A second copy of the encrypted blocks is read where the first is damaged or
-//! incomplete.
+//! Of each kind the block with the highest transaction counts, in either copy of the encrypted
+//! blocks. Blocks that are marked `LVFwiped` are retired.
 
 use underseal_cipher::{Key, SectorCipher, SectorSize};
 use underseal_volume::{CipherParameters, ReadAt};

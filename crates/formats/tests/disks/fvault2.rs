@@ -99,7 +99,7 @@ fn a_volume_on_two_disks_opens_with_both() {
     }
 }
 
-fn entry(name: &str) -> Value {
+pub(crate) fn entry(name: &str) -> Value {
     entries("fvault2").into_iter().find(|entry| entry["image"] == name).unwrap()
 }
 

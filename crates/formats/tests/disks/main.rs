@@ -10,6 +10,7 @@ mod bitlk;
 mod exercise;
 mod findings;
 mod fvault2;
+mod fvault2_copies;
 mod loopaes;
 mod support;
 
