@@ -36,7 +36,7 @@ pub(crate) use open::{Closing, LowerDescriptor, OpenFile, size_of};
 pub(crate) use sync::Opener;
 pub(crate) use view::LowerView;
 pub use view::{MountKeys, Sealing};
-pub(crate) use write::ShortWrite;
+pub(crate) use write::{ShortWrite, WritePlace};
 
 use crate::EXTENT;
 

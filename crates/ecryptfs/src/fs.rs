@@ -105,9 +105,11 @@ struct Fs {
 
 impl Fs {
     fn new(lower: OwnedFd, path: &Path, sealing: Option<Sealing>, config: &MountConfig) -> Answer<Self> {
+        // Half of the descriptors are the nodes', the other half the open files'.
+        let half = mount::descriptors();
         Ok(Self {
-            nodes: Nodes::new(lower, path.display().to_string(), mount::descriptors())?,
-            handles: Handles::default(),
+            nodes: Nodes::new(lower, path.display().to_string(), half)?,
+            handles: Handles::new(half),
             failure_log: FailureLog::default(),
             view: Arc::new(LowerView { sealing, size_limit: mount::size_limit() }),
             long_names: Mutex::default(),

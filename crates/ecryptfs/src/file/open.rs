@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use rustix::fs::{
-    CWD, FileType, Mode, OFlags, Stat, XattrFlags, fchmod, fgetxattr, fsetxattr, fstat, openat,
+    CWD, FileType, Mode, OFlags, SeekFrom, Stat, XattrFlags, fchmod, fgetxattr, fsetxattr, fstat, openat,
+    seek,
 };
 use rustix::io::{Errno, pread, pwrite};
 
@@ -291,6 +292,16 @@ fn open_lower(path: &str, write: bool) -> Result<OwnedFd, Errno> {
     openat(CWD, path, access | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
 }
 
+/// Waits for a write to a lower file that another program has begun. Linux sets the file's times
+/// first, and copies the bytes then, under the inode's lock: who has seen the new times would see
+/// the old bytes, and nothing would tell of the new ones. Looking for data takes the lock in ext4,
+/// btrfs, tmpfs, F2FS and overlayfs; XFS takes it for every read.
+fn wait_for_write(fd: BorrowedFd<'_>) {
+    // A file without data, or a file system without the call, is no error. No descriptor's position
+    // is used.
+    let _ = seek(fd, SeekFrom::Data(0));
+}
+
 /// Writes a header to an empty lower file.
 fn born(sealing: &Sealing, fd: BorrowedFd<'_>) -> Result<EncryptedFile, FsError> {
     let (key, header) = sealing.new_file()?;
@@ -390,6 +401,7 @@ impl FileState {
     }
 
     fn of(view: &LowerView, fd: BorrowedFd<'_>) -> Result<Self, FsError> {
+        wait_for_write(fd);
         let Some(sealing) = &view.sealing else { return Ok(Self::Plain) };
         let header = match header_of(sealing, fd) {
             Ok(Some(header)) => header,
@@ -467,6 +479,7 @@ pub(crate) fn size_of(view: &LowerView, path: &str, stat: &Stat) -> Result<u64, 
         Err(Errno::ACCESS | Errno::PERM) => return Ok(lower),
         Err(e) => return Err(e),
     };
+    wait_for_write(fd.as_fd());
     Ok(match header_of(sealing, fd.as_fd()) {
         Ok(Some(header)) if !sealing.encrypted_view => header.size(),
         Ok(Some(header)) if header.place() == HeaderLocation::Xattr => FileHeader::IN_FILE as u64 + lower,

@@ -15,10 +15,11 @@ impl OpenFile {
     /// behind them. `scratch` has room for the request and two more extents. Returns the number of
     /// bytes written, which is smaller when the lower filesystem is full and `short` allows it.
     ///
-    /// Fails with the lower file's error, and with `EINTR` when the caller no longer waits.
+    /// Fails with the lower file's error, with `EINTR` when the caller no longer waits, and with
+    /// `ESTALE` when a write that appends is not at the end.
     pub(crate) fn write(
         &self,
-        offset: u64,
+        place: WritePlace,
         len: usize,
         data: &mut [u8],
         scratch: &mut [u8],
@@ -28,15 +29,23 @@ impl OpenFile {
         if len == 0 {
             return Ok(0);
         }
-        let end = offset.checked_add(len as u64).ok_or(Errno::FBIG)?;
+        let (WritePlace::At(offset) | WritePlace::AtEnd(offset) | WritePlace::End(offset)) = place;
         // Only a file without a header, or an encrypted file, needs a writer's lock: for plain
         // files the lower filesystem has its own.
         if matches!(*self.reading(), FileState::Plain) {
             return short.answer(write_most(self.as_fd(), &data[..len], offset));
         }
-        let _busy = self.grows_far(offset).then(|| self.busy());
+        let grows = matches!(place, WritePlace::At(_)) && self.grows_far(offset);
+        let _busy = grows.then(|| self.busy());
         let mut state = self.writing()?;
         let FileState::Sealed(sealed) = &mut *state else { return Err(Errno::ROFS.into()) };
+        let offset = match place {
+            WritePlace::At(offset) => offset,
+            WritePlace::AtEnd(offset) if offset == sealed.size() => offset,
+            WritePlace::AtEnd(_) => return Err(Errno::STALE.into()),
+            WritePlace::End(_) => sealed.size(),
+        };
+        let end = offset.checked_add(len as u64).ok_or(Errno::FBIG)?;
         if offset > sealed.size() {
             self.grow(sealed, offset, is_over)?;
         }
@@ -106,6 +115,18 @@ impl OpenFile {
         }
         Ok(())
     }
+}
+
+/// Where a write goes, by the offset that the kernel gives it. A plain file takes the offset: other
+/// programs may append to it at any time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WritePlace {
+    At(u64),
+    /// The end, as the kernel knows it. A kernel that is wrong has put the bytes into its pages at
+    /// a wrong place.
+    AtEnd(u64),
+    /// The end, whatever the kernel knows.
+    End(u64),
 }
 
 /// The answer to a write when the lower filesystem takes only a part of it.

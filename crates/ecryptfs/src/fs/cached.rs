@@ -107,6 +107,9 @@ impl Fs {
         if patience == Patience::Refuse {
             return Ok(false);
         }
+        if let Err(e) = file.reread() {
+            self.tell(node, "read the header again", &e);
+        }
         opening.are_pages_right = self.drop_pages(node);
         let is_known = opening.are_pages_right && show_next_change(file, &look);
         locked(&node.file).cached = if is_known { now } else { CachedPages::Unknown };

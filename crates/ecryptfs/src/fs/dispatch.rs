@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::thread;
 
-use rustix::fs::AtFlags;
+use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 use underseal_device::Buffer;
 use underseal_fuse::wire::{self, Body, InHeader, RequestArgs, device_from_wire, op};
@@ -19,7 +19,7 @@ use super::pages::PageMemory;
 use super::rings::Returned;
 use super::slow::{Slow, SlowRequest, SlowRequests};
 use super::{Answer, Fs, LARGEST, caller, identity};
-use crate::file::ShortWrite;
+use crate::file::{ShortWrite, WritePlace};
 
 /// The way of a reply.
 #[derive(Clone)]
@@ -231,10 +231,16 @@ impl FsWorker {
     fn write(&mut self, header: &InHeader, len: usize) -> Answer<Reply> {
         let (_, mut args) = InHeader::read(self.inbox.request(len))?;
         let (handle, offset, size, flags) = (args.u64()?, args.u64()?, args.u32()? as usize, args.u32()?);
-        args.skip(16)?;
+        args.skip(8)?;
+        let opened = OFlags::from_bits_retain(args.u32()?);
+        args.skip(4)?;
         args.take(size)?;
         let file = self.fs.handles.file(handle)?;
-        if self.slow.is_some() && (file.is_busy() || file.grows_far(offset)) {
+        let appends = opened.contains(OFlags::APPEND) && flags & wire::WRITE_CACHE == 0;
+        let place =
+            if appends { self.fs.place_to_append(header.node, offset)? } else { WritePlace::At(offset) };
+        let grows = || place == WritePlace::At(offset) && file.grows_far(offset);
+        if self.slow.is_some() && (file.is_busy() || grows()) {
             return Ok(Reply::Later);
         }
         let is_over = || caller::is_dying(header.pid);
@@ -246,7 +252,7 @@ impl FsWorker {
             0 => ShortWrite::Counted,
             _ => ShortWrite::Failed,
         };
-        let written = file.write(offset, size, data, &mut self.scratch, short, &is_over);
+        let written = file.write(place, size, data, &mut self.scratch, short, &is_over);
         let written = match written {
             Ok(written) => written,
             Err(e) => return Err(self.fs.tell(&*self.fs.nodes.get(header.node)?, "write", &e)),
@@ -268,6 +274,9 @@ impl FsWorker {
         let (_, mut args) = InHeader::read(inbox.request(len))?;
         let args = &mut args;
         let node = header.node;
+        if matches!(header.opcode, op::OPEN | op::CREATE | op::TMPFILE | op::OPENDIR) {
+            fs.handles.has_room(header.uid)?;
+        }
         match header.opcode {
             op::LOOKUP => match fs.lookup(node, args.name()?, patience) {
                 Ok(Some(found)) => entry(out, &found),
@@ -338,7 +347,7 @@ impl FsWorker {
                 if later && cuts {
                     return Ok(Reply::Later);
                 }
-                match fs.open(node, flags, more & wire::OPEN_KILL_SUIDGID != 0, patience)? {
+                match fs.open(node, flags, more & wire::OPEN_KILL_SUIDGID != 0, (header.uid, patience))? {
                     Some((handle, flags)) => _ = Body(out).opened(handle, flags),
                     None => return Ok(Reply::Later),
                 }
@@ -350,7 +359,7 @@ impl FsWorker {
                     rustix::fs::OFlags::from_bits_retain(flags).contains(rustix::fs::OFlags::EXCL);
                 let (found, file) = fs.tmpfile(header, &FileCreation { mode, umask }, exclusive)?;
                 entry(out, &found);
-                let (handle, flags) = fs.opened_new(file);
+                let (handle, flags) = fs.opened_new(file, header.uid);
                 Body(out).opened(handle, flags);
             }
             op::READ => {
@@ -383,7 +392,7 @@ impl FsWorker {
             }
             op::OPENDIR => {
                 let folder = fs.open_folder(node)?;
-                Body(out).opened(fs.handles.add_folder(folder), 0);
+                Body(out).opened(fs.handles.add_folder(folder, header.uid), 0);
             }
             op::READDIR | op::READDIRPLUS => {
                 let (handle, offset, size) = (args.u64()?, args.u64()?, args.u32()?.min(LARGEST));
@@ -453,7 +462,7 @@ impl FsWorker {
         match fs.create_new(header, name, &FileCreation { mode, umask }) {
             Ok((found, file)) => {
                 entry(out, &found);
-                let (handle, flags) = fs.opened_new(file);
+                let (handle, flags) = fs.opened_new(file, header.uid);
                 Body(out).opened(handle, flags);
             }
             // Created in the lower folder since the kernel's last lookup. The kernel checks no

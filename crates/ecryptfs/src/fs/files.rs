@@ -47,7 +47,7 @@ impl Fs {
         node: u64,
         flags: u32,
         kill_suid: bool,
-        patience: Patience,
+        (user, patience): (u32, Patience),
     ) -> Answer<Option<(u64, u32)>> {
         let node = self.nodes.get(node)?;
         let Some(mut opening) = self.begin_opening(&node, patience)? else { return Ok(None) };
@@ -64,7 +64,9 @@ impl Fs {
         // bytes there.
         let is_direct = {
             let mut slot = locked(&node.file);
-            let is_direct = !opening.are_pages_right || slot.is_notified;
+            let appends = write && flags.contains(OFlags::APPEND) && !file.is_plain();
+            let is_unsure = appends && slot.end.is_fresh() && !slot.follows_kernel();
+            let is_direct = !opening.are_pages_right || slot.is_notified || is_unsure;
             if write {
                 slot.is_direct = is_direct;
                 // The lock keeps other writers away.
@@ -79,12 +81,12 @@ impl Fs {
             }
         }
         let direct = if is_direct { open_flag::DIRECT_IO } else { 0 };
-        Ok(Some((self.handles.add_file(file), opened(open_flag::KEEP_CACHE | direct))))
+        Ok(Some((self.handles.add_file(file, user), opened(open_flag::KEEP_CACHE | direct))))
     }
 
     /// Returns handle and flags of a new file that is open already.
-    pub(super) fn opened_new(&self, file: Opener) -> (u64, u32) {
-        (self.handles.add_file(file), opened(open_flag::KEEP_CACHE))
+    pub(super) fn opened_new(&self, file: Opener, user: u32) -> (u64, u32) {
+        (self.handles.add_file(file, user), opened(open_flag::KEEP_CACHE))
     }
 
     /// A handle goes. After writes through it the kernel's pages are those of the file as it is

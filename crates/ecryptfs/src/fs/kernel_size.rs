@@ -10,7 +10,10 @@
 //!   is too small         stores the file's last byte in the kernel's pages, which moves its end
 //!   is too large         fails with ESTALE: the kernel looks the file up again, and comes back
 //!   changed meanwhile    fails with EBUSY, for writing
+//!   may be wrong still   goes on without the kernel's pages, to append: at the file's own end
 //! ```
+//!
+//! A write that appends through the kernel's pages and is not at the end fails with ESTALE.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +25,7 @@ use super::cached::Patience;
 use super::nodes::{FileNode, FileSlot};
 use super::{Answer, Fs, locked};
 use crate::EXTENT;
-use crate::file::OpenFile;
+use crate::file::{OpenFile, WritePlace};
 
 /// How long the kernel takes at most to learn a size, and to look a file up again and open it.
 const LATE: Duration = Duration::from_secs(1);
@@ -59,7 +62,8 @@ impl KernelSize {
         self.sent_back.is_some_and(|(then, replies)| then.elapsed() < LATE && replies < self.replies)
     }
 
-    fn is_fresh(&self) -> bool {
+    /// True when the kernel may not have the last size that it was sent.
+    pub(super) fn is_fresh(&self) -> bool {
         self.changed.is_some_and(|then| then.elapsed() < LATE)
     }
 }
@@ -98,7 +102,7 @@ impl Fs {
         let size = self.size(node, &fstat(file)?)?;
         let mut slot = locked(&node.file);
         let Some(told) = slot.end.told.filter(|_| !slot.follows_kernel()) else { return Ok(true) };
-        let may_lag = write && size > 0 && slot.end.is_fresh();
+        let may_lag = size > 0 && slot.end.is_fresh();
         if told == size && !may_lag {
             return Ok(true);
         }
@@ -123,11 +127,112 @@ impl Fs {
         }
     }
 
+    /// Where a write goes that appends to an open file. The kernel drops a reply with a size when it
+    /// has made a change of its own since it asked, and may then have too large a size. So right
+    /// after the size has changed such a file is opened without pages, and the end is that of the
+    /// file itself; the kernel's size remains wrong until it asks again.
+    pub(super) fn place_to_append(&self, node: u64, offset: u64) -> Answer<WritePlace> {
+        let node = self.nodes.get(node)?;
+        let mut slot = locked(&node.file);
+        if !slot.is_direct {
+            return Ok(WritePlace::AtEnd(offset));
+        }
+        slot.end.changed = Some(Instant::now());
+        Ok(WritePlace::End(offset))
+    }
+
     /// Moves the kernel's end of a file to `size`, which is not 0, if it lies before. Returns false
     /// when the file's last byte cannot be read, or the kernel does not take it.
     fn store_end(&self, node: &Arc<FileNode>, file: &OpenFile, size: u64) -> bool {
         let mut scratch = [0; 3 * EXTENT];
         let last = file.read(size - 1, 1, &mut scratch).ok().and_then(|last| scratch[last].first().copied());
         last.is_some_and(|byte| self.notify(node, move |kernel, id| kernel.store(id, size - 1, byte)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use rustix::fs::{Mode, OFlags, open};
+    use underseal_cipher::Key;
+    use underseal_fuse::wire::open_flag;
+
+    use super::*;
+    use crate::file::ShortWrite;
+    use crate::fs::nodes::ROOT;
+    use crate::fs::{Crypto, CryptoPolicy, MountConfig, MountKeys, Sealing};
+    use crate::{AuthToken, Cipher, HeaderLocation, Keyring};
+
+    fn mount(lower: &Path) -> Fs {
+        let token =
+            || AuthToken::from_key(&Key::new(&[7; 64]).unwrap(), AuthToken::DEFAULT_SALT, None).unwrap();
+        let sealing = Sealing {
+            keys: MountKeys { keyring: Keyring::from(token()), new_files: vec![Arc::new(token())] },
+            cipher: Cipher::DEFAULT,
+            crypto: Crypto::new(CryptoPolicy::Inline),
+            names: None,
+            long_names: false,
+            place: HeaderLocation::File,
+            passthrough: false,
+            encrypted_view: false,
+            strict: false,
+        };
+        let root = open(lower, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        Fs::new(root, lower, Some(sealing), &MountConfig::default()).unwrap()
+    }
+
+    /// Opens the file to append, as the kernel does. Returns its node, its handle, and whether
+    /// writes go past the kernel's pages.
+    fn opened(fs: &Fs, more: OFlags) -> (u64, u64, bool) {
+        let node = fs.lookup(ROOT, b"log", Patience::Wait).unwrap().unwrap().node.id;
+        let flags = (OFlags::WRONLY | OFlags::APPEND | more).bits();
+        let (handle, flags) = fs.open(node, flags, false, (0, Patience::Wait)).unwrap().unwrap();
+        (node, handle, flags & open_flag::DIRECT_IO != 0)
+    }
+
+    fn append(
+        fs: &Fs,
+        (node, handle, _): (u64, u64, bool),
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<usize, Errno> {
+        let mut data = vec![0; bytes.len() + EXTENT];
+        data[..bytes.len()].copy_from_slice(bytes);
+        let place = fs.place_to_append(node, offset).unwrap();
+        let (file, mut scratch) = (fs.handles.file(handle).unwrap(), [0; 4 * EXTENT]);
+        let short = ShortWrite::Counted;
+        file.write(place, bytes.len(), &mut data, &mut scratch, short, &|| false).map_err(|e| e.errno)
+    }
+
+    fn size(fs: &Fs) -> i64 {
+        fs.lookup(ROOT, b"log", Patience::Wait).unwrap().unwrap().stat.st_size
+    }
+
+    #[test]
+    fn a_write_that_appends_goes_to_the_end_or_nowhere() {
+        let lower = tempfile::tempdir().unwrap();
+        std::fs::write(lower.path().join("log"), b"").unwrap();
+        let [first, second] = [(); 2].map(|()| mount(lower.path()));
+        let file = opened(&first, OFlags::empty());
+        assert!(!file.2, "nothing was changed below");
+        assert_eq!(append(&first, file, 0, b"abc"), Ok(3));
+        for wrong in [0, 2, 5000] {
+            assert_eq!(append(&first, file, wrong, b"lost"), Err(Errno::STALE), "at {wrong}");
+        }
+        assert_eq!(append(&first, file, 3, b"def"), Ok(3));
+        first.release(file.0, file.1);
+        assert_eq!(size(&first), 6);
+
+        // Another mount cuts it, and the kernel of the first keeps the larger size.
+        let cut = opened(&second, OFlags::TRUNC);
+        second.release(cut.0, cut.1);
+        assert_eq!(size(&first), 0);
+        let file = opened(&first, OFlags::empty());
+        assert!(file.2, "the kernel may have another size");
+        assert_eq!(append(&first, file, 6, b"gh"), Ok(2));
+        assert_eq!(append(&first, file, 8, b"i"), Ok(1));
+        first.release(file.0, file.1);
+        assert_eq!((size(&first), size(&second)), (3, 3));
     }
 }

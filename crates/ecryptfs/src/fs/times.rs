@@ -21,7 +21,7 @@ const SECONDS: Duration = Duration::from_secs(2);
 const FINE: [u32; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994];
 
 /// Returns true when a change of the lower file after this look at its attributes gives it other
-/// times.
+/// times. A change that had begun before the look is waited for where the file is read after it.
 pub(super) fn show_next_change(file: impl AsFd, look: &Stat) -> bool {
     let latest = (look.st_ctime, look.st_ctime_nsec).max((look.st_mtime, look.st_mtime_nsec));
     let now = clock_gettime(ClockId::RealtimeCoarse);

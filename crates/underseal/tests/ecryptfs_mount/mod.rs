@@ -5,6 +5,7 @@
 //!   vectors.rs   trees that the kernel wrote, read through the mount
 //!   posix.rs     names, links, modes, xattrs, ACLs, times, unlinked files, temporary files
 //!   contents.rs  writes, cuts and reads at random beside a plain file; fio; a tree of files
+//!   begun_writes.rs  writes below that have begun, and not ended, when a file is opened
 //!   changed_below.rs files replaced below between the kernel's look and its request
 //!   other_mounts.rs  two mounts of one folder; open files whose lower names change
 //!   pages.rs     the kernel's pages: writers beside those who open and ask, lower files that are changed
@@ -28,6 +29,7 @@
 //! scripts/posix-tests runs pjdfstest and fsx on such a mount.
 
 mod alone;
+mod begun_writes;
 mod changed_below;
 mod contents;
 mod crash;
