@@ -50,11 +50,11 @@ pub(crate) fn rows(
             };
             rows.push(ServerRow {
                 workload: workload.clone(),
-                server: *server,
+                server,
                 median: medians(rounds),
                 ours_over_this: ratios(|s| s.iops),
                 our_p99_over_this: ratios(|s| s.p99_us).median,
-                goal: goal(*server, workload),
+                goal: goal(server, workload),
                 rounds: rounds.clone(),
             });
         }

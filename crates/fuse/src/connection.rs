@@ -89,7 +89,9 @@ mod tests {
     fn a_later_filesystem_with_the_same_number_is_not_aborted() {
         let scratch = tempfile::tempdir().unwrap();
         let [first, second] = ["first", "second"].map(|name| scratch.path().join(name));
-        [&first, &second].map(|folder| fs::create_dir(folder).unwrap());
+        for folder in [&first, &second] {
+            fs::create_dir(folder).unwrap();
+        }
         for _ in 0..1000 {
             let (device, number) = match mounted(&first) {
                 Ok(mounted) => mounted,

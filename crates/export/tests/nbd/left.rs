@@ -17,7 +17,7 @@ fn zero_all(client: &mut Talker) {
 fn zeros_of_a_client_that_is_gone_do_not_fall_on_later_writes() {
     for (requests, options) in [(1, false), (64, false), (400, false), (64, true)] {
         let options = OpenOptions { direct: options, ..Default::default() };
-        let disk = Disk::new("aes-xts-plain64", options.clone());
+        let disk = Disk::new("aes-xts-plain64", options);
         let mut gone = disk.client(false);
         (0..requests).for_each(|_| zero_all(&mut gone));
         drop(gone);
