@@ -22,7 +22,7 @@ fn a_volume_gets_another_key_cipher_and_sector_size() {
         "--sector-size 512 --keep-key --resilience-hash sha512",
         "--cipher aes-cbc-essiv:sha256 --hotzone-size 1M",
     ] {
-        let scratch = Scratch::new();
+        let scratch = Scratch::in_memory();
         let (volume, plain) = filled(&scratch, "a_volume_gets_another_key_cipher_and_sector_size", &[]);
         let before = digests(&volume);
         run(&mut reencrypt(&volume, options));
@@ -66,7 +66,7 @@ fn ctrl_c_stops_between_two_steps_and_says_how_to_go_on() {
 
 #[test]
 fn a_kill_anywhere_is_made_good() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::in_memory();
     let (volume, plain) = filled(&scratch, "a_kill_anywhere_is_made_good", &[]);
     run(&mut reencrypt(&volume, "--init-only"));
     for turn in 0..12 {
@@ -86,7 +86,7 @@ fn a_kill_anywhere_is_made_good() {
 
 #[test]
 fn a_header_with_a_pinned_digest_is_not_changed_by_an_opening() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::in_memory();
     let (volume, plain) = filled_to(&scratch, "a_header_with_a_pinned_digest", 8, &[]);
     let program = reencrypt(&volume, "--force --hotzone-size 1M");
     let before = std::fs::read(&volume.image).unwrap();

@@ -173,7 +173,7 @@ impl Cut<'_> {
 
 #[test]
 fn what_is_cut_off_at_the_very_end_goes_on_in_each_program_and_in_open() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::in_memory();
     let (volume, plain) = filled_to(&scratch, "what_is_cut_off_at_the_very_end_goes_on", 8, &[]);
     let cut = Cut { volume: &volume, header: None, plain: &plain };
     for options in ["--hotzone-size 2M", "--hotzone-size 2M --resilience journal"] {
@@ -183,7 +183,7 @@ fn what_is_cut_off_at_the_very_end_goes_on_in_each_program_and_in_open() {
 
 #[test]
 fn a_volume_that_moves_is_cut_off_at_the_very_end_and_goes_on_in_each_program() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::in_memory();
     let (volume, plain) = filled_to(&scratch, "a_volume_that_moves_is_cut_off_at_the_very_end", 8, &[]);
     let cut = Cut { volume: &volume, header: None, plain: &plain[..6 << 20] };
     cut.goes_on_everywhere(&reencrypt(&volume, "--reduce-device-size 2M --force"), true);
@@ -195,7 +195,7 @@ fn a_volume_that_moves_is_cut_off_at_the_very_end_and_goes_on_in_each_program() 
 
 #[test]
 fn an_encryption_with_its_header_in_front_is_cut_off_at_the_very_end_and_goes_on() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::in_memory();
     let plain = bytes(crate::support::seed("an_encryption_with_its_header_in_front_is_cut_off"), 24 << 20);
     let volume = Volume::at(&scratch, "image");
     std::fs::write(&volume.image, [&plain[..], &vec![0; 32 << 20]].concat()).unwrap();
@@ -210,7 +210,7 @@ fn an_encryption_with_its_header_in_front_is_cut_off_at_the_very_end_and_goes_on
 
 #[test]
 fn an_encryption_with_a_header_apart_is_cut_off_at_the_very_end_and_goes_on_in_each_program() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::in_memory();
     let header = scratch.path("header");
     let plain = bytes(crate::support::seed("an_encryption_with_a_header_apart_is_cut_off"), 8 << 20);
     let volume = Volume::at(&scratch, "image").with(["--header", text(&header)]);
@@ -224,7 +224,7 @@ fn an_encryption_with_a_header_apart_is_cut_off_at_the_very_end_and_goes_on_in_e
 
 #[test]
 fn a_decryption_with_a_header_apart_is_cut_off_at_the_very_end_and_goes_on_in_each_program() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::in_memory();
     let header = scratch.path("header");
     let plain = bytes(crate::support::seed("a_decryption_with_a_header_apart_is_cut_off"), 8 << 20);
     let volume = Volume::at(&scratch, "image").with(["--header", text(&header)]);
@@ -262,7 +262,7 @@ fn a_decryption_with_a_header_apart_is_cut_off_at_the_very_end_and_goes_on_in_ea
 
 #[test]
 fn a_decryption_in_small_steps_is_finished_by_cryptsetup() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::in_memory();
     let (volume, plain) = filled(&scratch, "a_decryption_in_small_steps", &[]);
     let header = scratch.path("header");
     let apart = format!("--header {}", text(&header));
@@ -285,7 +285,7 @@ fn a_decryption_in_small_steps_is_finished_by_cryptsetup() {
 
 #[test]
 fn a_decryption_that_cryptsetup_has_not_ended_is_not_written_to_and_ended_by_repair() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::in_memory();
     let (volume, plain) = filled_to(&scratch, "a_decryption_that_cryptsetup_has_not_ended", 8, &[]);
     let header = scratch.path("header");
     let apart = format!("--header {}", text(&header));

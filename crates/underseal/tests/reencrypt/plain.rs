@@ -64,7 +64,7 @@ fn an_encryption_that_is_killed_as_it_begins_can_always_be_gone_on_with() {
     let data = 20 << 20;
     let plain = bytes(crate::support::seed("an_encryption_that_is_killed_as_it_begins"), data);
     for turn in 0..8 {
-        let scratch = Scratch::new();
+        let scratch = Scratch::in_memory();
         let image = scratch.file("image", &plain);
         std::fs::File::options()
             .write(true)
@@ -100,7 +100,7 @@ fn an_encryption_that_is_killed_as_it_begins_can_always_be_gone_on_with() {
 
 #[test]
 fn a_decryption_that_is_killed_as_it_moves_the_header_is_begun_again_by_the_same_command() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::in_memory();
     let (volume, plain) = filled_to(&scratch, "a_decryption_that_is_killed_as_it_moves", 4, &[]);
     let encrypted = fs::read(&volume.image).unwrap();
     let header = scratch.path("header");
@@ -141,7 +141,7 @@ fn cut_start(cutter: &Cutter, image: &Path, plain: &[u8], sync: u32, passphrase:
 fn a_start_that_was_cut_off_is_found_by_any_name_of_the_image_from_any_folder() {
     // Twice as much as moves at the start.
     let plain = bytes(crate::support::seed("a_start_that_was_cut_off_is_found"), 8 << 20);
-    let scratch = Scratch::new();
+    let scratch = Scratch::in_memory();
     let image = scratch.path("image");
     // A name that earlier versions took for their own.
     let backup = scratch.file("link.luks-header", b"an encrypted backup of a header");

@@ -12,6 +12,15 @@ impl Scratch {
         Self(tempfile::Builder::new().prefix("us-").tempdir_in("/tmp").unwrap())
     }
 
+    /// A folder in memory, where there is one, for tests that kill programs at many of their
+    /// syncs. What a killed program has written is there on every file system; a disk only takes
+    /// longer to sync it.
+    pub(crate) fn in_memory() -> Self {
+        let memory = Path::new("/dev/shm");
+        let folder = if memory.is_dir() { memory } else { Path::new("/tmp") };
+        Self(tempfile::Builder::new().prefix("us-").tempdir_in(folder).unwrap())
+    }
+
     pub(crate) fn folder(&self) -> &Path {
         self.0.path()
     }
