@@ -4,8 +4,8 @@ use super::Queue;
 use crate::{Error, ErrorKind};
 
 impl Queue {
-    /// Gives up the requests in flight, because nobody waits for their results any more: those that
-    /// have not begun fail, and the others fail when the lower device has their piece in progress.
+    /// Gives up the requests in flight, whose results are not needed any more: those that have not
+    /// begun fail, and the others fail when the lower device has their piece in progress.
     /// Zeros and discards may be gigabytes long, and what the next client writes must not become
     /// zeros later. Requests that come later fail, too.
     pub fn abandon(&mut self) {

@@ -127,8 +127,8 @@ impl Fs {
         }
     }
 
-    /// Where a write goes that appends to an open file. The kernel drops a reply with a size when it
-    /// has made a change of its own since it asked, and may then have too large a size. So right
+    /// Where a write goes that appends to an open file. The kernel drops a reply with a size when
+    /// it has made a change of its own since it asked, and may then have too large a size. So right
     /// after the size has changed such a file is opened without pages, and the end is that of the
     /// file itself; the kernel's size remains wrong until it asks again.
     pub(super) fn place_to_append(&self, node: u64, offset: u64) -> Answer<WritePlace> {
