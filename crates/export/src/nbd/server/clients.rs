@@ -42,7 +42,23 @@ struct Table {
     stopping: bool,
     next: Id,
     serving: usize,
+    /// How many clients were admitted to the transmission phase so far.
+    admitted: u64,
     clients: BTreeMap<Id, Client>,
+}
+
+impl Table {
+    /// Admits a client to the transmission phase. Returns false for one that is closed already.
+    fn admit(&mut self, id: Id) -> bool {
+        let Some(client) = self.clients.get_mut(&id).filter(|client| client.phase <= Phase::Negotiating)
+        else {
+            return false;
+        };
+        (client.phase, client.admitted) = (Phase::Serving, Some(self.admitted));
+        self.admitted += 1;
+        self.serving += 1;
+        true
+    }
 }
 
 #[derive(Debug)]
@@ -51,8 +67,8 @@ struct Client {
     peer: Peer,
     since: Instant,
     phase: Phase,
-    /// The handler has the connection.
-    is_served: bool,
+    /// The place in the order in which clients were admitted to the transmission phase.
+    admitted: Option<u64>,
     /// The handler's eventfd, which is raised when the server stops.
     wake: Option<OwnedFd>,
 }
@@ -119,14 +135,8 @@ impl Clients {
         }
         let id = table.next;
         table.next += 1;
-        let client = Client {
-            socket,
-            peer,
-            since: Instant::now(),
-            phase: Phase::Silent,
-            is_served: false,
-            wake: None,
-        };
+        let client =
+            Client { socket, peer, since: Instant::now(), phase: Phase::Silent, admitted: None, wake: None };
         table.clients.insert(id, client);
         Some(id)
     }
@@ -136,30 +146,25 @@ impl Clients {
     pub(super) fn adopt(&self, socket: Socket, peer: Peer) -> Option<Id> {
         let id = self.arrive(socket, peer)?;
         let mut table = self.lock();
-        if let Some(client) = table.clients.get_mut(&id) {
-            client.phase = Phase::Serving;
-            client.is_served = true;
-            table.serving += 1;
-        }
+        table.admit(id);
         Some(id)
     }
 
-    /// Waits until the connections that are served, and whose clients have left, have ended: a
-    /// request in flight of theirs must not change what this client writes later. Returns false
+    /// Waits until the connections of clients that were admitted before this one, and have left,
+    /// have ended: a request of theirs must not change what this client writes later. Returns false
     /// when the server stops meanwhile.
     pub(super) fn wait_for_left(&self, id: Id) -> bool {
         const LOOK: Duration = Duration::from_millis(5);
         let mut is_told = false;
         loop {
-            let mut table = self.lock();
+            let table = self.lock();
             if table.stopping {
                 return false;
             }
-            let left = table.clients.values().find(|client| client.is_served && has_left(&client.socket));
-            let Some(left) = left else {
-                table.clients.entry(id).and_modify(|client| client.is_served = true);
-                return true;
-            };
+            let own = table.clients.get(&id).and_then(|client| client.admitted);
+            let is_before = |client: &&Client| client.admitted.is_some() && client.admitted < own;
+            let left = table.clients.values().filter(is_before).find(|client| has_left(&client.socket));
+            let Some(left) = left else { return true };
             if !std::mem::replace(&mut is_told, true) {
                 log::info!("a new client waits for requests of {}, which is gone", left.peer);
             }
@@ -216,14 +221,8 @@ impl Clients {
         if table.serving >= self.max_serving {
             return Err(Refusal::Full(self.max_serving));
         }
-        match table.clients.get_mut(&id) {
-            Some(client) if client.phase <= Phase::Negotiating => client.phase = Phase::Serving,
-            // The client was closed just now to make room: its socket is shut down, so it receives
-            // no answer.
-            _ => return Err(Refusal::Full(self.max_serving)),
-        }
-        table.serving += 1;
-        Ok(())
+        // A client that was closed just now to make room receives no answer.
+        if table.admit(id) { Ok(()) } else { Err(Refusal::Full(self.max_serving)) }
     }
 
     /// Keeps the eventfd; `Err` returns it because the server is stopping already.
