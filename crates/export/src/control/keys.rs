@@ -24,11 +24,13 @@ pub(super) struct Keys {
     /// The volume without its wiped key: no operation changes the volume until the key is set
     /// again.
     wiped: Option<Keyless>,
+    /// The wiped key's ciphers, which threads may still have.
+    held: Vec<Weak<dyn SectorCipher>>,
 }
 
 impl Keys {
     pub(super) fn new(mapping: Arc<Mapping>, check: Option<KeyCheck>, key: Option<Arc<Key>>) -> Self {
-        Self { mapping, check, keeps: key.is_some(), key, wiped: None }
+        Self { mapping, check, keeps: key.is_some(), key, wiped: None, held: Vec::new() }
     }
 
     /// Returns the key, where the server keeps it. A reencryption does not update it, so the caller
@@ -47,22 +49,28 @@ impl Keys {
         self.mapping.volume().map_or(Ok(()), |volume| volume.without_key().map(drop)).map_err(|e| keyless(&e))
     }
 
-    /// Drops the key, and waits until no thread has it.
+    /// Drops the key, and waits until no thread has it; also after an earlier call that did not.
     pub(super) fn wipe(&mut self, refused: impl Fn(&datapath::Error) -> Refusal) -> Answer {
-        let Some(volume) = self.mapping.volume() else { return Ok(()) };
-        self.wiped = Some(volume.without_key().map_err(|e| keyless(&e))?);
-        let stored = volume.segments().iter().filter_map(|segment| segment.as_stored());
-        let keyed = stored.filter(|stored| stored.cipher_parameters.is_some());
-        let ciphers: Vec<Weak<dyn SectorCipher>> =
-            keyed.map(|stored| Arc::downgrade(&stored.cipher)).collect();
-        drop(volume);
-        self.mapping.wipe_key().map_err(|e| refused(&e))?;
-        // No other thread has a copy: a handover excludes all other operations.
-        self.key = None;
+        let (mut ciphers, mut wiped) = (Vec::<Weak<dyn SectorCipher>>::new(), Ok(()));
+        if let Some(volume) = self.mapping.volume() {
+            self.wiped = Some(volume.without_key().map_err(|e| keyless(&e))?);
+            let stored = volume.segments().iter().filter_map(|segment| segment.as_stored());
+            let keyed = stored.filter(|stored| stored.cipher_parameters.is_some());
+            ciphers.extend(keyed.map(|stored| Arc::downgrade(&stored.cipher)));
+            drop(volume);
+            wiped = self.mapping.wipe_key();
+        }
+        // A queue that does not answer has the key still, but the volume has it no longer.
+        if self.mapping.volume().is_none() {
+            // No other thread has a copy: a handover excludes all other operations.
+            self.key = None;
+            self.held.append(&mut ciphers);
+        }
+        wiped.map_err(|e| refused(&e))?;
         // Each thread that serves the volume drops the key when it takes over the new settings
         // version.
         let deadline = Instant::now() + FORGETTING;
-        while ciphers.iter().any(|cipher| cipher.strong_count() > 0) {
+        while self.held.iter().any(|cipher| cipher.strong_count() > 0) {
             if Instant::now() > deadline {
                 let message =
                     "the key is wiped for all requests to come, but a thread still holds it in memory";
@@ -70,6 +78,7 @@ impl Keys {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+        self.held.clear();
         Ok(())
     }
 
