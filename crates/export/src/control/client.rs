@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
@@ -76,12 +76,16 @@ impl Client {
     /// Returns the PID of the server's process, or `None` when that process has ended since the
     /// client connected.
     pub fn server(&self) -> Option<i32> {
-        let process = self.server.as_ref()?;
-        let ended = poll(
-            &mut [PollFd::new(process, PollFlags::IN)],
-            Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }),
-        );
-        (ended == Ok(0)).then_some(self.pid)
+        self.server.as_ref()?;
+        (!self.server_ends_within(Duration::ZERO)).then_some(self.pid)
+    }
+
+    /// Waits up to `limit` for the end of the server's process. Returns true when it has ended,
+    /// false also where the process is unknown.
+    pub fn server_ends_within(&self, limit: Duration) -> bool {
+        let Some(process) = &self.server else { return false };
+        let limit = Timespec::try_from(limit.min(FOREVER)).ok();
+        poll(&mut [PollFd::new(process, PollFlags::IN)], limit.as_ref()).is_ok_and(|ended| ended > 0)
     }
 
     /// Returns true when the server runs as the caller's user. A server that runs as root, or that

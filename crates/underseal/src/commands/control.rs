@@ -250,13 +250,20 @@ pub(crate) fn status_of_open(name: &Name) -> Result<Option<Status>> {
     status_within(name, PATIENCE)
 }
 
+/// How long the process of a killed server may take to end once its connections are closed.
+const ENDS: Duration = Duration::from_millis(200);
+
 /// As [`status_of_open`], with a time limit.
 pub(super) fn status_within(name: &Name, limit: Duration) -> Result<Option<Status>> {
     let begun = Instant::now();
     match Client::connect(&Directory::of_user().socket(name), limit) {
         Err(e) if e.kind() == underseal_export::ErrorKind::NotOpen => Ok(None),
         Err(e) => Err(failed(name, e)),
-        Ok(client) => status_of(name, client, limit.saturating_sub(begun.elapsed())).map(Some),
+        Ok(mut client) => match status_of(name, &mut client, limit.saturating_sub(begun.elapsed())) {
+            // The server was killed meanwhile, and the volume is not open.
+            Err(_) if client.server_ends_within(ENDS) => Ok(None),
+            status => status.map(Some),
+        },
     }
 }
 
@@ -301,10 +308,14 @@ pub(super) fn all() -> Result<Vec<(Name, Result<Status>)>> {
 }
 
 pub(super) fn ask_status(name: &Name) -> Result<Status> {
-    status_of(name, connect(name)?, PATIENCE)
+    let mut client = connect(name)?;
+    match status_of(name, &mut client, PATIENCE) {
+        Err(_) if client.server_ends_within(ENDS) => Err(not_open(name)),
+        status => status,
+    }
 }
 
-fn status_of(name: &Name, mut client: Client, limit: Duration) -> Result<Status> {
+fn status_of(name: &Name, client: &mut Client, limit: Duration) -> Result<Status> {
     match client.ask(&Request::Status, None, limit).map_err(|e| failed(name, e))? {
         Reply::Status(status) => recorded(name, *status),
         Reply::Refused(refusal) => Err(refused(name, refusal)),
@@ -355,6 +366,11 @@ pub(super) fn connect(name: &Name) -> Result<Client> {
     connect_within(name, PATIENCE, |e| failed(name, e))
 }
 
+fn not_open(name: &Name) -> Error {
+    Error::usage(format!("no volume {name} is open"))
+        .with_remedy("`underseal list` shows the open ones; of another user, as that user")
+}
+
 /// As [`connect`], with a time limit, and an error for the server that does not keep to it.
 fn connect_within(
     name: &Name,
@@ -363,8 +379,7 @@ fn connect_within(
 ) -> Result<Client> {
     Client::connect(&Directory::of_user().socket(name), limit).map_err(|e| match e.kind() {
         underseal_export::ErrorKind::Timeout => late(e),
-        underseal_export::ErrorKind::NotOpen => Error::usage(format!("no volume {name} is open"))
-            .with_remedy("`underseal list` shows the open ones; of another user, as that user"),
+        underseal_export::ErrorKind::NotOpen => not_open(name),
         underseal_export::ErrorKind::Forbidden => Error::from(e)
             .with_remedy("as the user who opened it; UNDERSEAL_RUNTIME_DIR with a directory of your own"),
         _ => e.into(),

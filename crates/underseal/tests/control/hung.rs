@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -53,4 +54,19 @@ fn close_waits_for_a_hung_server_up_to_its_limit() {
     drop(queued);
     server.signal(Signal::CONT);
     server.stop();
+}
+
+#[test]
+fn a_server_that_is_killed_while_it_is_asked_is_not_open() {
+    let operator = Operator::new();
+    let (_volume, server) = operator.open(&[]);
+    server.pause();
+    let mut question = operator.command("status image");
+    let question = question.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    server.kill();
+    let answer = question.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&answer.stderr).into_owned();
+    let later = operator.run("status image");
+    assert_eq!((answer.status.code(), said), (later.code, later.err));
 }
