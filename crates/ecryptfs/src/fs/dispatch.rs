@@ -8,7 +8,7 @@ use std::thread;
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 use underseal_device::Buffer;
-use underseal_fuse::wire::{self, Body, InHeader, RequestArgs, device_from_wire, op};
+use underseal_fuse::wire::{self, Body, InHeader, RequestArgs, VALID, device_from_wire, op};
 use underseal_fuse::{EntryRequest, FuseChannel, HomeProcessors, ReceivedRequest, RingEntries};
 
 use super::attributes::AttributeChange;
@@ -300,7 +300,7 @@ impl FsWorker {
                 return Ok(Reply::Nothing);
             }
             op::GETATTR => match fs.getattr(node, patience)? {
-                Some(stat) => _ = Body(out).attributes(&(&stat).into()),
+                Some(stat) => _ = Body(out).attributes(&(&stat).into(), VALID),
                 None => return Ok(Reply::Later),
             },
             op::SETATTR => {
@@ -309,7 +309,7 @@ impl FsWorker {
                     return Ok(Reply::Later);
                 }
                 let stat = fs.setattr(node, &change, &|| caller::is_dying(header.pid))?;
-                Body(out).attributes(&(&stat).into());
+                Body(out).attributes(&(&stat).into(), VALID);
             }
             op::READLINK => *out = fs.readlink(node)?,
             op::SYMLINK => {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use underseal_datapath::Mapping;
 
 use super::files::Files;
-use super::server::Shared;
+use super::server::{FuseConfig, Shared};
 use super::worker::Worker;
 use crate::Error;
 
@@ -22,6 +22,7 @@ pub type Script = underseal_fuse::script::KernelScript<Error>;
 #[doc(hidden)]
 pub fn start(mapping: Arc<Mapping>, folder: bool, cache: bool) -> io::Result<Script> {
     let files = if folder { Files::folder(&mapping) } else { Files::one(&mapping) };
-    let shared = Arc::new(Shared::new(mapping, files, cache, PathBuf::from("script"), 1, false)?);
+    let config = FuseConfig { threads: 1, cache, ..FuseConfig::default() };
+    let shared = Arc::new(Shared::new(mapping, files, &config, PathBuf::from("script"), false)?);
     Script::start(false, move |channel| Worker::new(shared, 0, channel, None)?.run())
 }

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use underseal_datapath::Mapping;
+use underseal_fuse::wire::VALID;
 use underseal_fuse::{FuseChannel, FuseSession, Point, RingShare};
 
 use super::INBOX;
@@ -43,6 +44,9 @@ pub struct FuseConfig {
     /// Permits the kernel to cache pages of the files. Off where clients write through another
     /// export, too.
     pub cache: bool,
+    /// How long the kernel may answer for the attributes, also while the server is held. A new size
+    /// reaches it at once.
+    pub attributes_valid: Duration,
     /// Takes requests through io_uring, where the kernel offers that. Off where the mount may be
     /// handed over: the kernel cannot pass io_uring entries on.
     pub io_uring: bool,
@@ -57,6 +61,7 @@ impl Default for FuseConfig {
             threads: 2,
             allow_root: false,
             cache: true,
+            attributes_valid: VALID,
             io_uring: true,
             drain_timeout: Duration::from_secs(30),
         }
@@ -83,6 +88,7 @@ pub(super) struct Shared {
     pub(super) mapping: Arc<Mapping>,
     pub(super) files: Files,
     pub(super) cache: bool,
+    pub(super) attributes_valid: Duration,
     pub(super) turns: Turns,
     pub(super) crowd: Arc<Crowd>,
     pub(super) hold: Hold,
@@ -111,17 +117,17 @@ impl Shared {
     pub(super) fn new(
         mapping: Arc<Mapping>,
         files: Files,
-        cache: bool,
+        config: &FuseConfig,
         path: PathBuf,
-        threads: u16,
         is_held: bool,
     ) -> io::Result<Self> {
         Ok(Self {
             mapping,
             files,
-            cache,
+            cache: config.cache,
+            attributes_valid: config.attributes_valid,
             turns: Turns::new()?,
-            crowd: Arc::new(Crowd::new(threads)),
+            crowd: Arc::new(Crowd::new(config.threads.max(1))),
             hold: Hold::new(is_held),
             over_io_uring: AtomicBool::new(false),
             cut_off: AtomicBool::new(false),
@@ -198,7 +204,7 @@ impl FuseServer {
         let files = carried.into_iter().fold(files, Files::with);
         let path = point.path().to_owned();
         let threads = config.threads.max(1);
-        let shared = Shared::new(mapping, files, config.cache, path, threads, is_held).map_err(no_thread)?;
+        let shared = Shared::new(mapping, files, config, path, is_held).map_err(no_thread)?;
         let shared = Arc::new(shared);
         // After an error the volume is unmounted, which ends the threads that have begun.
         let (ready, begun) = mpsc::channel();

@@ -77,9 +77,9 @@ impl Body<'_> {
         self
     }
 
-    /// The answer to a GETATTR or SETATTR.
-    pub fn attributes(&mut self, attr: &Attr) -> &mut Self {
-        self.u64(VALID.as_secs()).u32(VALID.subsec_nanos()).u32(0).attr(attr)
+    /// The answer to a GETATTR or SETATTR, from which Linux may answer for the time `valid`.
+    pub fn attributes(&mut self, attr: &Attr, valid: Duration) -> &mut Self {
+        self.u64(valid.as_secs()).u32(valid.subsec_nanos()).u32(0).attr(attr)
     }
 
     /// The answer to a LOOKUP. Node 0 means no node: the name exists, but its attributes are not
@@ -198,7 +198,7 @@ mod tests {
             bytes.len()
         }
         let attr = Attr::default();
-        assert_eq!(len(|body| _ = body.attributes(&attr)), 104);
+        assert_eq!(len(|body| _ = body.attributes(&attr, VALID)), 104);
         assert_eq!(len(|body| _ = body.entry(7, &attr)), 128);
         assert_eq!(len(|body| _ = body.opened(1, 2)), 16);
         assert_eq!(len(|body| _ = body.written(1)), 8);

@@ -203,6 +203,7 @@ fn fuse_config(args: &ServeArgs, listeners: &[Listener], mapping: &Mapping) -> F
         io_uring: !args.fuse_no_io_uring && !args.control.hand_over,
         // The kernel has bytes of the file system above that were acknowledged.
         drain_timeout: if args.desktop { Duration::MAX } else { FuseConfig::default().drain_timeout },
+        ..FuseConfig::default()
     }
 }
 

@@ -194,3 +194,29 @@ tries=50; until umount mnt; do sleep 0.1; tries=$((tries - 1)); test $tries -gt 
     ));
     assert_eq!(out, "", "{}", mapper.log());
 }
+
+/// The kernel asks a loop device's file for its attributes for each question about the device.
+#[test]
+fn a_suspended_device_keeps_no_question_to_loop_devices_waiting() {
+    let Some(mapper) = Mapper::new() else { return };
+    let out = mapper.script(
+        "
+truncate --size 20M disk.img
+low=$(losetup --find --show disk.img)
+dmsetup create $N-q --table \"0 4096 linear $low 0\"
+node=/dev/loop$((0x$(stat -L -c %T /dev/mapper/$N-q)))
+losetup --noheadings $node > before
+dmsetup suspend $N-q
+dd if=/dev/zero of=/dev/mapper/$N-q bs=4096 count=1 oflag=direct status=none &
+writer=$!
+# The kernel remembers attributes for a second at least.
+sleep 1.5
+timeout 10 losetup --noheadings $node > while; echo $?
+dmsetup resume $N-q
+wait $writer
+cmp before while
+dmsetup remove $N-q
+losetup --detach $low",
+    );
+    assert_eq!(out, "0\n", "{}", mapper.log());
+}

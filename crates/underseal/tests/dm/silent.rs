@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
-use underseal_fuse::wire::{Attr, Body, InHeader, op};
+use underseal_fuse::wire::{Attr, Body, InHeader, VALID, op};
 use underseal_fuse::{FuseSession, Init, MountSettings, Point, ReceivedRequest};
 
 use crate::support::Scratch;
@@ -81,7 +81,8 @@ fn serve(session: &FuseSession, is_over: &AtomicBool) {
         match header.opcode {
             op::READ | op::FLUSH | op::FORGET | op::BATCH_FORGET | op::INTERRUPT => continue,
             op::GETATTR => {
-                body.attributes(&Attr { ino: 1, size: 4096, mode: 0o100_444, nlink: 1, ..Attr::default() });
+                let attr = Attr { ino: 1, size: 4096, mode: 0o100_444, nlink: 1, ..Attr::default() };
+                body.attributes(&attr, VALID);
             }
             op::OPEN => {
                 body.opened(1, 0);

@@ -6,6 +6,7 @@ use underseal_datapath::{Buffer, Full, Request as Job};
 use underseal_fuse::wire::{Body, open_flag};
 
 use super::super::protocol::{self, Call, Operation};
+use super::super::server::Shared;
 use super::{Answer, Origin, PendingRequest, Worker};
 use crate::{Error, ErrorKind, Result};
 
@@ -71,7 +72,8 @@ impl Worker {
 
     /// Answers an operation that needs no I/O.
     fn at_once(&mut self, node: u64, operation: Operation<'_>) -> Answered {
-        let (files, mut body) = (&self.shared.files, Body(&mut self.out));
+        let Shared { files, attributes_valid, .. } = &*self.shared;
+        let mut body = Body(&mut self.out);
         let attr = || files.attr(node).ok_or(Errno::NOENT);
         match operation {
             Operation::Lookup { name } => {
@@ -80,11 +82,11 @@ impl Worker {
                     None => body.no_entry(),
                 };
             }
-            Operation::GetAttr => _ = body.attributes(&attr()?),
+            Operation::GetAttr => _ = body.attributes(&attr()?, *attributes_valid),
             Operation::SetAttr { valid, size } => {
                 let attr = attr()?;
                 settable(valid, size, attr.size)?;
-                body.attributes(&attr);
+                body.attributes(&attr, *attributes_valid);
             }
             Operation::Open { flags } => _ = body.opened(0, open_flags(flags, self.shared.cache)),
             Operation::OpenDir => _ = body.opened(0, 0),

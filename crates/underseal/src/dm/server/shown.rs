@@ -243,6 +243,13 @@ fn serving(run: impl FnOnce() -> underseal_export::Result<()> + Send + 'static) 
 /// Returns the mount's settings. The kernel caches the block device's pages; it must not cache the
 /// file's, too, which may later show another table.
 fn config() -> FuseConfig {
-    // Another table's server may take the mount, which the kernel cannot do through io_uring.
-    FuseConfig { cache: false, io_uring: false, ..FuseConfig::default() }
+    FuseConfig {
+        cache: false,
+        // While a device is suspended its file answers nothing, and the whole host's `losetup` asks
+        // for the attributes of loop devices' files.
+        attributes_valid: Duration::from_secs(365 * 24 * 3600),
+        // Another table's server may take the mount, which the kernel cannot do through io_uring.
+        io_uring: false,
+        ..FuseConfig::default()
+    }
 }
