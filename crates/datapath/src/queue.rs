@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Decisions are made in modules beside `run`: `adaptive` (which thread), `order` (which write is
-//! next), `settings_versions` (under which settings).
+//! next), `settings_versions` (under which settings), `abandon` (whether anything is done at all).
 
 #![expect(unsafe_code, reason = "a driver's commands, passed on to the ring")]
 
@@ -254,7 +254,7 @@ impl Queue {
         // Memory is reserved before the encryption, for the case that the device would block.
         let mut buffer = self.arena.alloc(data.len()).ok_or(Full)?;
         let range = offset..offset + data.len() as u64;
-        let straight = !durable && self.writes_straight(&range);
+        let straight = !durable && !self.is_abandoned && self.writes_straight(&range);
         if let Some(lock) = straight.then(|| self.lock_now(&range)).flatten() {
             let Ok(mut tags) = self.tags(data.len() as u64) else {
                 self.unlock_now(range, lock);

@@ -18,10 +18,9 @@ impl Queue {
         }
         self.settle();
     }
+}
 
-    /// The error of a request that is given up.
-    pub(super) fn abandoned(&self) -> Option<Error> {
-        let error = || Error::new(ErrorKind::Abandoned, "the client that sent the request is gone");
-        self.is_abandoned.then(error)
-    }
+/// The error of a request that is given up.
+pub(super) fn abandoned() -> Error {
+    Error::new(ErrorKind::Abandoned, "the client that sent the request is gone")
 }

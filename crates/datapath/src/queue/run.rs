@@ -7,6 +7,7 @@ mod straight;
 
 use underseal_device::{Buffer, Finished, Immediate, Io, Started};
 
+use super::abandon::abandoned;
 use super::{Full, Queue};
 use crate::piece::{CryptoFailure, Piece, PieceKind, ZEROS};
 use crate::slot::{RequestClass, Slot, SlotOperation, SlotStage};
@@ -27,18 +28,15 @@ impl Queue {
     pub(super) fn run(&mut self, index: u32) {
         loop {
             let devices = self.channels.len();
-            let abandoned = self.abandoned();
+            let is_abandoned = self.is_abandoned;
             let slot = self.slots.get(index);
             match slot.op {
                 SlotOperation::Flush { device } if device == devices => {
                     return self.complete(index, self.mapping.flushed());
                 }
                 SlotOperation::Flush { .. } => {}
-                _ if slot.at < slot.end => {
-                    if let Some(error) = abandoned {
-                        return self.complete(index, Err(error));
-                    }
-                }
+                _ if slot.at < slot.end && is_abandoned => return self.complete(index, Err(abandoned())),
+                _ if slot.at < slot.end => {}
                 SlotOperation::Modify { reads: true, .. } => {
                     self.overlay(index);
                     continue;

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use underseal_device::Buffer;
 
+use super::super::abandon::abandoned;
 use super::super::{Queue, SHARED_PARTS};
 use super::kept;
 use crate::slot::{RequestClass, RequestParts, Slot, SlotOperation, SlotPart, SlotStage};
@@ -20,10 +21,9 @@ impl Queue {
         (slot.version, slot.since) = (version, now);
         slot.stage = SlotStage::Ready(slot.stage.take());
         self.inbox.stats.queued.record(crate::stats::nanos(waited), 1);
-        if let Some(error) = self.abandoned() {
-            return self.complete(index, Err(error));
+        if self.is_abandoned {
+            return self.complete(index, Err(abandoned()));
         }
-        let slot = self.slots.get(index);
         if slot.end > self.settings.layout.size {
             let context = format!("the volume ends at {} by now", self.settings.layout.size);
             return self.complete(index, Err(Error::new(ErrorKind::OutOfRange, context)));
