@@ -109,7 +109,7 @@ impl Fs {
         let half = mount::descriptors();
         Ok(Self {
             nodes: Nodes::new(lower, path.display().to_string(), half)?,
-            handles: Handles::new(half),
+            handles: Handles::new(half, rustix::process::geteuid().as_raw()),
             failure_log: FailureLog::default(),
             view: Arc::new(LowerView { sealing, size_limit: mount::size_limit() }),
             long_names: Mutex::default(),

@@ -347,7 +347,7 @@ impl FsWorker {
                 if later && cuts {
                     return Ok(Reply::Later);
                 }
-                match fs.open(node, flags, more & wire::OPEN_KILL_SUIDGID != 0, (header.uid, patience))? {
+                match fs.open(node, flags, more & wire::OPEN_KILL_SUIDGID != 0, header.uid, patience)? {
                     Some((handle, flags)) => _ = Body(out).opened(handle, flags),
                     None => return Ok(Reply::Later),
                 }

@@ -47,7 +47,8 @@ impl Fs {
         node: u64,
         flags: u32,
         kill_suid: bool,
-        (user, patience): (u32, Patience),
+        user: u32,
+        patience: Patience,
     ) -> Answer<Option<(u64, u32)>> {
         let node = self.nodes.get(node)?;
         let Some(mut opening) = self.begin_opening(&node, patience)? else { return Ok(None) };

@@ -13,12 +13,14 @@ use crate::file::Opener;
 
 /// Open files and folders.
 ///
-/// Each can take a descriptor of this process. A user other than root has at most as many of them
-/// open as there is room for still, so that no user takes all.
+/// Each can take a descriptor of this process. A user other than root and the mount's own has at
+/// most as many of them open as there is room for still, so that none of them takes all.
 pub(super) struct Handles {
     open: RwLock<OpenHandles>,
     last: AtomicU64,
     most: usize,
+    /// The mount's own user.
+    owner: u32,
 }
 
 #[derive(Default)]
@@ -34,9 +36,9 @@ enum Handle {
 }
 
 impl Handles {
-    /// Handles, of which about `most` can be open.
-    pub(super) fn new(most: usize) -> Self {
-        Self { open: RwLock::default(), last: AtomicU64::new(0), most }
+    /// Handles, of which about `most` can be open, in a mount of `owner`'s.
+    pub(super) fn new(most: usize, owner: u32) -> Self {
+        Self { open: RwLock::default(), last: AtomicU64::new(0), most, owner }
     }
 
     /// Fails with `EMFILE` when the user has too many open.
@@ -44,7 +46,8 @@ impl Handles {
         let open = reading(&self.open);
         let room = self.most.saturating_sub(open.all.len());
         let has = open.by_user.get(&user).copied().unwrap_or(0);
-        if user != 0 && has > 0 && has >= room { Err(Errno::MFILE) } else { Ok(()) }
+        let is_limited = user != 0 && user != self.owner;
+        if is_limited && has > 0 && has >= room { Err(Errno::MFILE) } else { Ok(()) }
     }
 
     pub(super) fn add_file(&self, file: Opener, user: u32) -> u64 {
@@ -107,7 +110,7 @@ mod tests {
         let lower = tempfile::tempdir().unwrap();
         let root = open(lower.path(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
         let fs = Fs::new(root, lower.path(), None, &MountConfig::default()).unwrap();
-        let handles = Handles::new(100);
+        let handles = Handles::new(100, 4);
         // Opens folders for a user until that is refused.
         let take_all = |user| {
             let mut taken = Vec::new();
@@ -119,6 +122,9 @@ mod tests {
         let first = take_all(1);
         assert_eq!(first.len(), 50);
         assert_eq!(take_all(2).len(), 25);
+        let own = take_all(4);
+        assert_eq!(own.len(), 1000, "the mount's own user is not limited");
+        own.iter().for_each(|handle| handles.close(*handle));
         assert!(handles.has_room(0).is_ok(), "root is not limited");
         first.iter().for_each(|handle| handles.close(*handle));
         assert_eq!(reading(&handles.open).by_user.len(), 1);

@@ -187,7 +187,7 @@ mod tests {
     fn opened(fs: &Fs, more: OFlags) -> (u64, u64, bool) {
         let node = fs.lookup(ROOT, b"log", Patience::Wait).unwrap().unwrap().node.id;
         let flags = (OFlags::WRONLY | OFlags::APPEND | more).bits();
-        let (handle, flags) = fs.open(node, flags, false, (0, Patience::Wait)).unwrap().unwrap();
+        let (handle, flags) = fs.open(node, flags, false, 0, Patience::Wait).unwrap().unwrap();
         (node, handle, flags & open_flag::DIRECT_IO != 0)
     }
 
