@@ -143,8 +143,8 @@ impl Fvault2 {
     /// # Errors
     /// `Unsupported` when the volume is being converted, `Memory`.
     pub fn activate(&self, key: Key) -> Result<OpenedFormat> {
-        let conversion = self.context.as_ref().map(|context| context.conversion.as_deref());
-        if let Some(Some(status @ ("Converting" | "Pending"))) = conversion {
+        let conversion = self.context.as_ref().and_then(|context| context.conversion.as_deref());
+        if let Some(status @ ("Converting" | "Pending")) = conversion {
             let context = format!("the volume is being encrypted or decrypted ({status}); let macOS finish");
             return Err(Error::new(ErrorKind::Unsupported, context));
         }
@@ -163,7 +163,7 @@ impl Fvault2 {
             Some("a block of its metadata is damaged, which may be the newest one")
         } else if self.pieces.len() > 1 {
             Some("it lies in several pieces, and how macOS moves them is not documented")
-        } else if !matches!(conversion.flatten(), None | Some("Complete" | "NoConversion")) {
+        } else if !matches!(conversion, None | Some("Complete" | "NoConversion")) {
             Some("its metadata say that it is not converted in full")
         } else {
             None

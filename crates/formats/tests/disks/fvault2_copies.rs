@@ -1,9 +1,12 @@
-//! The two copies of FileVault 2's encrypted metadata: the newest valid block of both counts.
+//! The two copies of FileVault 2's encrypted metadata: the newest valid block of both counts, and
+//! what it says of a conversion.
 
+use miniz_oxide::deflate::compress_to_vec_zlib;
+use miniz_oxide::inflate::decompress_to_vec_zlib;
 use underseal_cipher::{Key, SectorSize};
 use underseal_formats::ErrorKind;
-use underseal_formats::fvault2::Fvault2;
-use underseal_volume::CipherParameters;
+use underseal_formats::fvault2::{Fvault2, Secret};
+use underseal_volume::{CipherParameters, KdfLimits};
 
 use crate::fvault2::{File, entry, open};
 use crate::support::{image, text, texts};
@@ -11,7 +14,8 @@ use crate::support::{image, text, texts};
 const BLOCK: usize = 8192;
 /// Where the second copy is put, in blocks of the volume: beyond the data of the image below.
 const SECOND: usize = 300;
-/// The type of a block with segments.
+/// The types of blocks with the keys, and with segments.
+const FAMILY: u16 = 0x0019;
 const SEGMENTS: u16 = 0x0305;
 
 fn le64(bytes: &[u8], at: usize) -> usize {
@@ -85,4 +89,76 @@ fn a_damaged_copy_beside_a_whole_one_does_not_matter() {
     assert_eq!(hex::encode(opened.volume_key.as_bytes()), text(&listed, "volume_key").unwrap());
     assert!(opened.read_only.is_none(), "{:?}", opened.read_only);
     assert!(open(&both, "no user's").is_err_and(|e| e.kind() == ErrorKind::WrongPassphrase));
+}
+
+/// The list of keys in a block, as text.
+fn list_of(block: &[u8]) -> String {
+    let number = |at: usize| u32::from_le_bytes(block[64 + at..][..4].try_into().unwrap()) as usize;
+    let (stored, whole, at, len) = (number(40), number(44), number(48), number(52));
+    assert_eq!(stored, len, "a list in one piece");
+    let list = &block[at..at + len];
+    let list = if stored == whole { list.to_vec() } else { decompress_to_vec_zlib(list).unwrap() };
+    String::from_utf8(list).unwrap()
+}
+
+/// The list of a converted volume with another conversion status.
+fn converted(list: &str, status: &str) -> String {
+    let key = "<key>ConversionStatus</key><string>";
+    assert!(list.contains(&format!("{key}Complete<")));
+    list.replace(&format!("{key}Complete<"), &format!("{key}{status}<"))
+}
+
+/// Newer metadata with a conversion status.
+fn with_status(status: &str) -> impl Fn(u16, &mut [u8]) {
+    move |kind, bytes| {
+        moved(1)(0, bytes);
+        if kind == FAMILY {
+            let list = converted(&list_of(bytes), status);
+            let packed = compress_to_vec_zlib(list.as_bytes(), 9);
+            let at = u32::from_le_bytes(bytes[64 + 48..][..4].try_into().unwrap()) as usize;
+            bytes[at..at + packed.len()].copy_from_slice(&packed);
+            for (field, len) in [(40, packed.len()), (44, list.len()), (52, packed.len())] {
+                bytes[64 + field..][..4].copy_from_slice(&u32::try_from(len).unwrap().to_le_bytes());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_volume_that_is_not_converted_in_full_is_not_written_to() {
+    let listed = entry("fv-plain.img");
+    let passphrase = &texts(&listed, "passphrases")[0];
+    let with = |status: &str| with_second_copy(image(&listed), with_status(status));
+    for (status, is_writable) in
+        [("Complete", true), ("NoConversion", true), ("Failed", false), ("Optimizing", false)]
+    {
+        let opened = open(&with(status), passphrase).unwrap();
+        assert_eq!(opened.read_only.is_none(), is_writable, "{status}: {:?}", opened.read_only);
+    }
+    for status in ["Converting", "Pending"] {
+        assert_eq!(open(&with(status), passphrase).unwrap_err().kind(), ErrorKind::Unsupported, "{status}");
+    }
+}
+
+/// The file of a recovery partition, in which the list may be plain text, is older.
+#[test]
+fn a_wipekey_file_does_not_hide_that_a_volume_is_being_converted() {
+    let listed = entry("fv-plain.img");
+    let passphrase = Key::new(texts(&listed, "passphrases")[0].as_bytes()).unwrap();
+    let list = std::cell::RefCell::new(String::new());
+    let plain = with_second_copy(image(&listed), |kind, bytes| {
+        if kind == FAMILY {
+            *list.borrow_mut() = list_of(bytes);
+        }
+    });
+    let file = format!("<plist>{}</plist>", converted(&list.borrow(), "Complete"));
+    let file = Key::new(file.as_bytes()).unwrap();
+    let opened = |image: Vec<u8>| {
+        let volume = Fvault2::read(&[&File(image)], Some(&file)).unwrap();
+        let key = volume.unlock(&Secret::Passphrase(&passphrase), &KdfLimits::default()).unwrap();
+        volume.activate(key)
+    };
+    assert!(opened(plain).unwrap().read_only.is_none());
+    let converting = with_second_copy(image(&listed), with_status("Converting"));
+    assert_eq!(opened(converting).unwrap_err().kind(), ErrorKind::Unsupported);
 }
