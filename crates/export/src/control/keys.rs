@@ -118,3 +118,40 @@ impl Keys {
 fn keyless(error: &volume::Error) -> Refusal {
     Refusal::new(RefusalKind::Unsupported, error.to_string(), "")
 }
+
+#[cfg(test)]
+mod tests {
+    use underseal_cipher::SectorSize;
+    use underseal_datapath::{Queue, QueueOptions};
+    use underseal_device::RamDevice;
+    use underseal_volume::{CipherParameters, Segment, Volume};
+
+    use super::*;
+
+    const SIZE: u64 = 1 << 20;
+
+    #[test]
+    fn a_wipe_that_a_thread_keeps_waiting_leaves_no_copy_of_the_key() {
+        let key = || Key::new(&[7; 64]).unwrap();
+        let spec = "aes-xts-plain64".parse().unwrap();
+        let parameters = CipherParameters::new(&spec, SectorSize::S4096, 64);
+        let segment = Segment::stored(0, SIZE, 0, 0, parameters.build(&key()).unwrap());
+        let volume = Volume::new(vec![segment.with_recipe(parameters)]).unwrap();
+        let mapping = Arc::new(Mapping::new(volume, Arc::new(RamDevice::new(SIZE))).unwrap());
+        let options = QueueOptions { depth: 1, max_request: 4096 };
+        let mut queue = Queue::open(mapping.clone(), options).unwrap();
+        std::thread::scope(|scope| {
+            let suspended = scope.spawn(|| mapping.suspend(FORGETTING).unwrap());
+            while !suspended.is_finished() {
+                queue.poll().unwrap();
+            }
+        });
+        let mut keys = Keys::new(mapping.clone(), None, Some(Arc::new(key())));
+        let refused = |e: &datapath::Error| Refusal::new(RefusalKind::Failed, e.to_string(), "");
+        // This thread's queue answers nothing meanwhile.
+        assert!(keys.wipe(refused).unwrap_err().message.contains("still has the old key"));
+        assert!(keys.key().is_none(), "the server keeps a copy");
+        queue.poll().unwrap();
+        keys.wipe(refused).unwrap();
+    }
+}
