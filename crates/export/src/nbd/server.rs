@@ -12,6 +12,10 @@
 //! At most `max_connections` clients are served; a further one gets an error when it asks to start
 //! (or is closed, if EXPORT_NAME permits no error). So a crowd of silent connections costs a good
 //! client at most a short wait, and never its connection.
+//!
+//! A client is served when all clients that were admitted before it, and have left, have ended:
+//! their requests must not change what it writes. Those of a client that leaves without a request
+//! to disconnect are given up.
 
 mod clients;
 mod connection;
