@@ -15,6 +15,7 @@ mod pause;
 mod take;
 mod wire;
 
+use std::hint::spin_loop;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -47,6 +48,9 @@ const SEND_AT: usize = 128 << 10;
 
 /// The number of requests in one turn which shows that a client does not wait for replies.
 const STREAM: usize = 3;
+
+/// The number of spin hints before a receive that looks for requests: about half a microsecond.
+const PAUSE: u32 = 32;
 
 /// The event numbers of the socket in the queue's ring.
 const READABLE: u32 = 0;
@@ -251,6 +255,9 @@ impl ExportLoop for Transmission {
     }
 
     fn look(&mut self) -> Result<bool> {
+        // A client with many requests in flight sends more of them within the pause: one receive
+        // takes them all, and their replies are sent together.
+        (0..PAUSE).for_each(|_| spin_loop());
         Ok(!self.closing && !self.rests() && self.receive()?)
     }
 
