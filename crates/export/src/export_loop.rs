@@ -113,6 +113,12 @@ pub(crate) trait ExportLoop {
     /// [`take`](Self::take).
     fn hear(&mut self) -> Result<bool, Self::Error>;
 
+    /// Returns true when no more requests are taken: the answers to all requests in flight are then
+    /// kept for a client that does not accept them.
+    fn is_closing(&self) -> bool {
+        false
+    }
+
     /// Returns true when no more requests are taken, and all those taken are answered.
     fn is_over(&self) -> bool;
 }
@@ -180,7 +186,7 @@ fn take_requests<D: ExportLoop>(export_loop: &mut D) -> Result<Pace, D::Error> {
 fn answer_requests<D: ExportLoop>(export_loop: &mut D) -> Result<bool, D::Error> {
     while let Some(completion) = export_loop.queue().next_completion() {
         export_loop.answer(completion)?;
-        if export_loop.is_due() && !export_loop.hand_over()? {
+        if export_loop.is_due() && !export_loop.hand_over()? && !export_loop.is_closing() {
             return Ok(false);
         }
     }

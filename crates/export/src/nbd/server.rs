@@ -13,9 +13,10 @@
 //! (or is closed, if EXPORT_NAME permits no error). So a crowd of silent connections costs a good
 //! client at most a short wait, and never its connection.
 //!
-//! A client is served when all clients that were admitted before it, and have left, have ended:
-//! their requests must not change what it writes. Those of a client that leaves without a request
-//! to disconnect are given up.
+//! A client is served when the requests of all clients that were admitted before it, and have left,
+//! have ended: they must not change what it writes. Those of a client that leaves without a request
+//! to disconnect are given up. A client that is being served already waits likewise before it
+//! changes the volume: it may be another connection of the same one.
 
 mod clients;
 mod connection;

@@ -18,6 +18,7 @@ mod wire;
 use std::hint::spin_loop;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use underseal_datapath::{Completion, Mapping, Queue, QueueOptions};
 use underseal_device::{POLLIN, POLLOUT, POLLRDHUP};
@@ -51,6 +52,10 @@ const STREAM: usize = 3;
 
 /// The number of spin hints before a receive that looks for requests: about half a microsecond.
 const PAUSE: u32 = 32;
+
+/// The time between two looks whether a request may be taken that has to wait for requests of other
+/// connections.
+const HELD: Duration = Duration::from_micros(100);
 
 /// The event numbers of the socket in the queue's ring.
 const READABLE: u32 = 0;
@@ -115,6 +120,8 @@ struct Transmission {
     header_alone: bool,
     /// True when the socket may hold bytes that are not received yet.
     readable: bool,
+    /// True when the requests received so far need not wait for those of another connection.
+    may_change: bool,
     /// Requests of this turn.
     taken: usize,
     /// True when no more requests will be taken.
@@ -146,6 +153,7 @@ impl Transmission {
             payload: None,
             header_alone: false,
             readable: true,
+            may_change: false,
             taken: 0,
             closing: false,
             rest: Rest::No,
@@ -205,6 +213,10 @@ impl ExportLoop for Transmission {
             if self.outbox.is_full() {
                 return Ok(Took::NoRoom);
             }
+            if self.payload.is_none() && self.is_held() {
+                std::thread::sleep(HELD);
+                return Ok(Took::Pause);
+            }
             let next = match self.payload.take() {
                 Some(payload) => self.take_payload(payload)?,
                 None => self.take_request()?,
@@ -247,6 +259,9 @@ impl ExportLoop for Transmission {
     }
 
     fn hand_over(&mut self) -> Result<bool> {
+        if self.is_over() {
+            self.stop.requests_ended();
+        }
         // After a handover the new server sends these bytes, and they must not be sent twice.
         if self.rest == Rest::Paused {
             return Ok(false);
@@ -291,6 +306,10 @@ impl ExportLoop for Transmission {
             any = true;
         }
         Ok(any)
+    }
+
+    fn is_closing(&self) -> bool {
+        self.closing
     }
 
     fn is_over(&self) -> bool {

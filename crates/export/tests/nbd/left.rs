@@ -1,8 +1,14 @@
 //! Requests in flight of a client that has left, and what the next client writes.
 
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
 use underseal_device::OpenOptions;
 use underseal_export::nbd::protocol::{CommandFlags, RequestType};
 
+use crate::client::{Client, FLAGS};
+use crate::fixture::Stream;
 use crate::talker::{Disk, SIZE, Talker, serve};
 
 const PIECE: usize = 64 << 10;
@@ -41,6 +47,29 @@ fn zeros_of_a_client_that_is_gone_do_not_fall_on_later_writes() {
     }
 }
 
+/// A client with several connections repeats requests of one that broke on another one.
+#[test]
+fn zeros_of_a_connection_that_broke_do_not_fall_on_later_writes_to_another_one() {
+    let disk = Disk::new("aes-xts-plain64", OpenOptions::default());
+    let mut other = disk.client(false);
+    for round in 0..40u8 {
+        let mut broken = disk.client(false);
+        (0..8).for_each(|_| zero_all(&mut broken));
+        std::thread::sleep(Duration::from_micros(500 * u64::from(round % 8)));
+        drop(broken);
+        let places: Vec<u64> = (0..16).map(|nth| nth * (SIZE / 16)).collect();
+        for place in &places {
+            assert_eq!(other.write(*place, &[1 + round; PIECE]).error, 0);
+        }
+        assert_eq!(other.ask(RequestType::Flush, CommandFlags::empty(), 0, 0, &[]).error, 0);
+        // The next one is served when all requests of the broken one have ended.
+        drop(disk.client(false));
+        for place in places {
+            assert!(other.read(place, PIECE) == [1 + round; PIECE], "round {round}: zeros at {place}");
+        }
+    }
+}
+
 /// A request to disconnect is the last one: those before it are done.
 #[test]
 fn zeros_before_a_disconnect_are_written_before_the_next_client_is_served() {
@@ -52,4 +81,26 @@ fn zeros_before_a_disconnect_are_written_before_the_next_client_is_served() {
     drop(first);
     let mut next = disk.client(false);
     assert!(next.read(SIZE - PIECE as u64, PIECE) == [0; PIECE], "zeros that were asked for are not there");
+}
+
+/// The replies to a client that reads none of them wait; its requests have ended.
+#[test]
+fn a_client_that_closes_its_side_and_reads_nothing_keeps_no_client_waiting() {
+    for disconnects in [false, true] {
+        let disk = Disk::new("aes-xts-plain64", OpenOptions::default());
+        let socket = UnixStream::connect(disk.served.socket()).unwrap();
+        let stream: Box<dyn Stream> = Box::new(socket.try_clone().unwrap());
+        let mut client = Client::greet(stream, FLAGS).unwrap();
+        client.go("").unwrap();
+        let mut half = Talker { client, next: 0 };
+        for _ in 0..16 {
+            half.send(RequestType::Read, CommandFlags::empty(), 0, 1 << 20, &[]);
+        }
+        if disconnects {
+            half.send(RequestType::Disconnect, CommandFlags::empty(), 0, 0, &[]);
+        }
+        socket.shutdown(Shutdown::Write).unwrap();
+        let mut next = disk.client(false);
+        assert_eq!(next.read(0, PIECE).len(), PIECE);
+    }
 }

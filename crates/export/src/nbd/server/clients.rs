@@ -69,6 +69,8 @@ struct Client {
     phase: Phase,
     /// The place in the order in which clients were admitted to the transmission phase.
     admitted: Option<u64>,
+    /// False when the last of its requests has ended, and it sends no more.
+    has_requests: bool,
     /// The handler's eventfd, which is raised when the server stops.
     wake: Option<OwnedFd>,
 }
@@ -99,7 +101,6 @@ impl Clients {
     /// Where most clients are negotiating, a silent one within its grace is passed over: in a crowd
     /// of slow clients one of these always exists, and waiting for the end of its grace would
     /// accept only ten clients a second.
-    /// second.
     pub(super) fn make_room(&self, now: Instant) -> Room {
         let mut table = self.lock();
         if table.clients.len() - table.serving < self.max_handshakes {
@@ -135,8 +136,15 @@ impl Clients {
         }
         let id = table.next;
         table.next += 1;
-        let client =
-            Client { socket, peer, since: Instant::now(), phase: Phase::Silent, admitted: None, wake: None };
+        let client = Client {
+            socket,
+            peer,
+            since: Instant::now(),
+            phase: Phase::Silent,
+            admitted: None,
+            has_requests: true,
+            wake: None,
+        };
         table.clients.insert(id, client);
         Some(id)
     }
@@ -150,9 +158,9 @@ impl Clients {
         Some(id)
     }
 
-    /// Waits until the connections of clients that were admitted before this one, and have left,
-    /// have ended: a request of theirs must not change what this client writes later. Returns false
-    /// when the server stops meanwhile.
+    /// Waits until the requests of clients that were admitted before this one, and have left, have
+    /// ended: none of them may change what this client writes later. Returns false when the server
+    /// stops meanwhile.
     pub(super) fn wait_for_left(&self, id: Id) -> bool {
         const LOOK: Duration = Duration::from_millis(5);
         let mut is_told = false;
@@ -162,14 +170,45 @@ impl Clients {
                 return false;
             }
             let own = table.clients.get(&id).and_then(|client| client.admitted);
-            let is_before = |client: &&Client| client.admitted.is_some() && client.admitted < own;
-            let left = table.clients.values().filter(is_before).find(|client| has_left(&client.socket));
+            let is_before =
+                |client: &&Client| client.has_requests && client.admitted.is_some() && client.admitted < own;
+            let left = table
+                .clients
+                .values()
+                .filter(is_before)
+                .find(|client| has_any_left([&client.socket].into_iter()));
             let Some(left) = left else { return true };
             if !std::mem::replace(&mut is_told, true) {
                 log::info!("a new client waits for requests of {}, which is gone", left.peer);
             }
             drop(self.departed.wait_timeout(table, LOOK));
         }
+    }
+
+    /// Returns true when another client has left, and its requests have not ended.
+    pub(super) fn others_have_left(&self, id: Id) -> bool {
+        let table = self.lock();
+        if table.serving <= 1 {
+            return false;
+        }
+        let others = table
+            .clients
+            .iter()
+            .filter(|(other, client)| **other != id && client.has_requests && client.admitted.is_some());
+        has_any_left(others.map(|(_, client)| &client.socket))
+    }
+
+    /// Notes that a client has no requests any more. It may not have read the replies yet.
+    pub(super) fn requests_ended(&self, id: Id) {
+        let mut table = self.lock();
+        table.clients.get_mut(&id).into_iter().for_each(|client| client.has_requests = false);
+        drop(table);
+        self.departed.notify_all();
+    }
+
+    /// Returns true when the client has closed its side.
+    pub(super) fn has_left(&self, id: Id) -> bool {
+        has_any_left(self.lock().clients.get(&id).map(|client| &client.socket).into_iter())
     }
 
     /// Returns the clients in the transmission phase.
@@ -289,9 +328,9 @@ impl Clients {
     }
 }
 
-/// Returns true when the client has closed its side.
-fn has_left(socket: &Socket) -> bool {
-    let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
+/// Returns true when one of these clients has closed its side.
+fn has_any_left<'a>(sockets: impl Iterator<Item = &'a Socket>) -> bool {
+    let mut fds: Vec<_> = sockets.map(|socket| PollFd::new(socket, PollFlags::RDHUP)).collect();
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
 }

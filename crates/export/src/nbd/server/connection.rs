@@ -81,6 +81,24 @@ impl StopSignal {
         self.0.shared.hold.remove_paused(self.0.id);
     }
 
+    /// Notes that the connection has no requests in flight and takes no more. Clients that arrived
+    /// later need not wait until it ends.
+    pub fn requests_ended(&self) {
+        self.0.shared.clients.requests_ended(self.0.id);
+    }
+
+    /// Returns true when another client has left, and its requests have not ended. A client with
+    /// several connections repeats requests of one that broke on another one: what it writes there
+    /// must wait until the old requests have ended.
+    pub fn others_have_left(&self) -> bool {
+        self.0.shared.clients.others_have_left(self.0.id)
+    }
+
+    /// Returns true when the client has closed its side of this connection.
+    pub fn has_left(&self) -> bool {
+        self.0.shared.clients.has_left(self.0.id)
+    }
+
     /// Returns true when the server is stopping.
     pub fn is_stopping(&self) -> bool {
         self.0.stopping()

@@ -49,7 +49,10 @@ impl Transmission {
                     log::info!("{}: left in the middle of a request", self.peer);
                 }
             }
-            Ok(n) => self.readable = n == wanted || self.wire.may_hold_more(),
+            Ok(n) => {
+                self.readable = n == wanted || self.wire.may_hold_more();
+                self.may_change = false;
+            }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 self.readable = false;
                 return Ok(false);
@@ -57,6 +60,24 @@ impl Transmission {
             Err(e) => return Err(e.into()),
         }
         Ok(true)
+    }
+
+    /// Returns true when the next request changes the volume, and requests of another connection,
+    /// which the client may have repeated here, have not ended.
+    pub(super) fn is_held(&mut self) -> bool {
+        let next = self.inbox.header().and_then(|header| RequestHeader::parse(header).ok());
+        let changes = next.is_some_and(|request| {
+            matches!(request.command, RequestType::Write | RequestType::WriteZeroes | RequestType::Trim)
+        });
+        if self.may_change || !changes {
+            return false;
+        }
+        self.may_change = !self.stop.others_have_left();
+        // Two connections that have both left must not wait for each other.
+        if !self.may_change && self.stop.has_left() {
+            self.is_left();
+        }
+        !self.may_change
     }
 
     pub(super) fn take_request(&mut self) -> Result<Taken> {
