@@ -178,10 +178,11 @@ impl OpenFile {
             f if f.is_empty() && end > size => self.grow(sealed, end, is_over),
             f if f.is_empty() => Ok(()),
             FallocateFlags::ZERO_RANGE => {
-                if offset < size {
-                    self.zero(sealed, offset, end.min(size), is_over)?;
+                // First what may find a full disk: the kernel keeps its pages after an error.
+                if end > size && !keep {
+                    self.grow(sealed, end, is_over)?;
                 }
-                if end > size && !keep { self.grow(sealed, end, is_over) } else { Ok(()) }
+                if offset < size { self.zero(sealed, offset, end.min(size), is_over) } else { Ok(()) }
             }
             _ => Err(Errno::OPNOTSUPP.into()),
         }

@@ -66,6 +66,22 @@ fn a_limit_of_the_size_leaves_whole_extents() {
     mount.unmount();
 }
 
+/// The kernel keeps its pages where zeros fail, so nothing may have changed.
+#[test]
+fn zeros_that_do_not_fit_behind_the_end_change_nothing_before_it() {
+    if unable("zeros_that_do_not_fit_behind_the_end_change_nothing_before_it") {
+        return;
+    }
+    let (folder, before) = made();
+    let mount = folder.mount_under(&format!("prlimit --pid $$ --fsize={}", before.len()));
+    let file = File::options().write(true).open(folder.at("file")).unwrap();
+    let refused = fallocate(&file, FallocateFlags::ZERO_RANGE, 50, 16 * EXTENT as u64).unwrap_err();
+    assert_eq!(refused, rustix::io::Errno::FBIG);
+    drop(file);
+    mount.unmount_after_errors();
+    assert!(fs::read(folder.below("file")).unwrap() == before, "the lower file has changed");
+}
+
 /// A limit that the server does not know stands for a lower filesystem that takes a part of an
 /// extent.
 #[test]
