@@ -89,6 +89,7 @@ impl Nodes {
         if queue.len() > 2 * count + 1024 {
             queue.retain(|node| node.strong_count() > 0);
         }
+        let (mut is_closed, mut nameless) = (false, None);
         // A few tries: the rest over the limit is closed the next time.
         for _ in 0..if count > self.limit { 8 } else { 0 } {
             let Some(oldest) = queue.pop_front().and_then(|node| node.upgrade()) else { continue };
@@ -97,11 +98,24 @@ impl Nodes {
                 queue.push_back(Arc::downgrade(&oldest));
                 continue;
             };
-            if oldest.used.swap(false, Relaxed) || other.links.is_empty() {
+            if other.links.is_empty() || oldest.used.swap(false, Relaxed) {
                 queue.push_back(Arc::downgrade(&oldest));
+                if other.links.is_empty() {
+                    drop(other);
+                    nameless.get_or_insert(oldest);
+                }
             } else if other.fd.take().is_some() {
                 self.descriptors.fetch_sub(1, Relaxed);
+                is_closed = true;
             }
+        }
+        // A removed file cannot be opened again. It loses its descriptor only where such files
+        // alone are over the limit: nobody else may be kept from opening any.
+        if let Some(nameless) = nameless.filter(|_| !is_closed)
+            && let Ok(mut other) = nameless.place.try_lock()
+            && other.fd.take().is_some()
+        {
+            self.descriptors.fetch_sub(1, Relaxed);
         }
     }
 }
