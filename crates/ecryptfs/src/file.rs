@@ -8,6 +8,7 @@
 //!     |- read, write      one crypto call and one lower read or write, whatever the size
 //!     |- extents, blank   missing parts of a lower file: for the tools, too
 //!     |- resize           growing in encrypted zeros, shrinking, the size in the header
+//!     |- begun, version   changes of the lower file by other programs
 //!     |- whole            old or new extents, also when a lower write ends inside of one
 //!     +- sync             the effect of fsync; Opener: one of the opens
 //! ```
@@ -18,6 +19,7 @@
 //! byte. Extents are whole pages of the lower file: each is the old or the new extent, after a
 //! failed write, too.
 
+mod begun;
 pub(crate) mod blank;
 mod crypto;
 pub(crate) mod extents;
@@ -26,14 +28,17 @@ mod open;
 mod read;
 mod resize;
 mod sync;
+mod version;
 mod view;
 mod whole;
 mod write;
 
+pub(crate) use begun::{BegunWrite, begun_write};
 pub use crypto::{Crypto, CryptoPolicy};
 pub(crate) use failure::FsError;
 pub(crate) use open::{Closing, LowerDescriptor, OpenFile, size_of};
 pub(crate) use sync::Opener;
+pub(crate) use version::FileVersion;
 pub(crate) use view::LowerView;
 pub use view::{MountKeys, Sealing};
 pub(crate) use write::{ShortWrite, WritePlace};

@@ -1,19 +1,21 @@
 //! An open lower file, and its kind.
 
 mod again;
+mod writable;
 
+use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use rustix::fs::{
-    CWD, FileType, Mode, OFlags, SeekFrom, Stat, XattrFlags, fchmod, fgetxattr, fsetxattr, fstat, openat,
-    seek,
+    CWD, FileType, Mode, OFlags, Stat, XattrFlags, fchmod, fgetxattr, fsetxattr, fstat, openat,
 };
-use rustix::io::{Errno, pread, pwrite};
+use rustix::io::{Errno, ReadWriteFlags, pread, pwrite, pwritev2};
 
 use super::blank::is_blank;
 use super::sync::Syncs;
+use super::version::{FileVersion, OwnVersion};
 use super::{FsError, LowerView, Sealing};
 use crate::lock::{self, LockMode};
 use crate::{Contents, ErrorKind, FileHeader, HeaderLocation, XATTR};
@@ -36,6 +38,7 @@ pub(crate) struct OpenFile {
     /// The number of long calls that keep others from the file's bytes.
     busy: AtomicU64,
     syncs: Syncs,
+    own_version: OwnVersion,
     /// The last field: when it is dropped, the descriptors are closed and their lock is free.
     closing: Arc<Closing>,
 }
@@ -139,7 +142,10 @@ impl OpenFile {
             Some(sealing) => FileState::Sealed(born(sealing, fd.as_fd())?),
             None => FileState::Plain,
         };
-        Ok(Self::new(view, fd, state, true))
+        let version = FileVersion::of(&fstat(&fd)?);
+        let file = Self::new(view, fd, state, true);
+        file.starts_from(version);
+        Ok(file)
     }
 
     fn new(view: &Arc<LowerView>, first: OwnedFd, state: FileState, write: bool) -> Self {
@@ -163,6 +169,7 @@ impl OpenFile {
             busy: AtomicU64::new(0),
             state: RwLock::new(state),
             syncs,
+            own_version: OwnVersion::default(),
             closing: Arc::new(Closing),
         }
     }
@@ -225,6 +232,7 @@ impl OpenFile {
         // The group's bit has another meaning when the group may not execute.
         let gone = if mode & 0o010 != 0 { 0o6000 } else { 0o4000 };
         if mode & gone != 0 && FileType::from_raw_mode(mode) == FileType::RegularFile {
+            let _change = self.change();
             fchmod(self, Mode::from_raw_mode(mode & 0o7777 & !gone))?;
         }
         Ok(())
@@ -232,6 +240,10 @@ impl OpenFile {
 
     pub(super) fn view(&self) -> &LowerView {
         &self.view
+    }
+
+    pub(super) fn own_version(&self) -> &OwnVersion {
+        &self.own_version
     }
 
     pub(super) fn syncs(&self) -> &Syncs {
@@ -255,19 +267,6 @@ impl OpenFile {
     pub(super) fn reading(&self) -> RwLockReadGuard<'_, FileState> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Locks the file for a writer, and gives it a header if it has none.
-    pub(super) fn writing(&self) -> Result<RwLockWriteGuard<'_, FileState>, FsError> {
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        if let (FileState::Unborn, Some(sealing)) = (&*state, &self.view.sealing) {
-            let sealed = born(sealing, self.as_fd())?;
-            if sealed.header.place() == HeaderLocation::Xattr {
-                self.syncs.size_written();
-            }
-            *state = FileState::Sealed(sealed);
-        }
-        Ok(state)
-    }
 }
 
 /// Locks a lower file; a writer locks it alone.
@@ -290,16 +289,6 @@ fn open_lower(path: &str, write: bool) -> Result<OwnedFd, Errno> {
     // Parts of extents are read before they are written.
     let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
     openat(CWD, path, access | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
-}
-
-/// Waits for a write to a lower file that another program has begun. Linux sets the file's times
-/// first, and copies the bytes then, under the inode's lock: who has seen the new times would see
-/// the old bytes, and nothing would tell of the new ones. Looking for data takes the lock in ext4,
-/// btrfs, tmpfs, F2FS and overlayfs; XFS takes it for every read.
-fn wait_for_write(fd: BorrowedFd<'_>) {
-    // A file without data, or a file system without the call, is no error. No descriptor's position
-    // is used.
-    let _ = seek(fd, SeekFrom::Data(0));
 }
 
 /// Writes a header to an empty lower file.
@@ -375,6 +364,20 @@ pub(super) fn write_most(fd: BorrowedFd<'_>, data: &[u8], at: u64) -> (usize, Op
     (done, None)
 }
 
+/// Writes as much as possible behind the end that the lower file has at each write.
+pub(super) fn append_most(fd: BorrowedFd<'_>, data: &[u8]) -> (usize, Option<Errno>) {
+    let mut done = 0;
+    while done < data.len() {
+        match pwritev2(fd, &[IoSlice::new(&data[done..])], 0, ReadWriteFlags::APPEND) {
+            Ok(0) => return (done, Some(Errno::IO)),
+            Ok(len) => done += len,
+            Err(Errno::INTR) => {}
+            Err(e) => return (done, Some(e)),
+        }
+    }
+    (done, None)
+}
+
 /// Reads as much as possible.
 pub(super) fn read_most(fd: BorrowedFd<'_>, data: &mut [u8], at: u64) -> Result<usize, Errno> {
     let mut done = 0;
@@ -401,7 +404,6 @@ impl FileState {
     }
 
     fn of(view: &LowerView, fd: BorrowedFd<'_>) -> Result<Self, FsError> {
-        wait_for_write(fd);
         let Some(sealing) = &view.sealing else { return Ok(Self::Plain) };
         let header = match header_of(sealing, fd) {
             Ok(Some(header)) => header,
@@ -479,7 +481,6 @@ pub(crate) fn size_of(view: &LowerView, path: &str, stat: &Stat) -> Result<u64, 
         Err(Errno::ACCESS | Errno::PERM) => return Ok(lower),
         Err(e) => return Err(e),
     };
-    wait_for_write(fd.as_fd());
     Ok(match header_of(sealing, fd.as_fd()) {
         Ok(Some(header)) if !sealing.encrypted_view => header.size(),
         Ok(Some(header)) if header.place() == HeaderLocation::Xattr => FileHeader::IN_FILE as u64 + lower,

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use rustix::io::Errno;
 
-use super::open::{EncryptedFile, FileState, write_most, write_size};
+use super::open::{EncryptedFile, FileState, append_most, write_most, write_size};
 use super::whole::OldExtents;
 use super::{EXTENT_BYTES, FsError, IsOver, OpenFile, around, to_usize};
 use crate::{EXTENT, HeaderLocation};
@@ -29,12 +29,17 @@ impl OpenFile {
         if len == 0 {
             return Ok(0);
         }
-        let (WritePlace::At(offset) | WritePlace::AtEnd(offset) | WritePlace::End(offset)) = place;
         // Only a file without a header, or an encrypted file, needs a writer's lock: for plain
         // files the lower filesystem has its own.
         if matches!(*self.reading(), FileState::Plain) {
-            return short.answer(write_most(self.as_fd(), &data[..len], offset));
+            return short.answer(match place {
+                WritePlace::At(offset) | WritePlace::AtEnd(offset) => {
+                    write_most(self.as_fd(), &data[..len], offset)
+                }
+                WritePlace::End(_) => append_most(self.as_fd(), &data[..len]),
+            });
         }
+        let (WritePlace::At(offset) | WritePlace::AtEnd(offset) | WritePlace::End(offset)) = place;
         let grows = matches!(place, WritePlace::At(_)) && self.grows_far(offset);
         let _busy = grows.then(|| self.busy());
         let mut state = self.writing()?;
@@ -117,13 +122,12 @@ impl OpenFile {
     }
 }
 
-/// Where a write goes, by the offset that the kernel gives it. A plain file takes the offset: other
-/// programs may append to it at any time.
+/// Where a write goes, by the offset that the kernel gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WritePlace {
     At(u64),
     /// The end, as the kernel knows it. A kernel that is wrong has put the bytes into its pages at
-    /// a wrong place.
+    /// a wrong place. A plain file takes the offset.
     AtEnd(u64),
     /// The end, whatever the kernel knows.
     End(u64),

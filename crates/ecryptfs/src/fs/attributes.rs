@@ -10,10 +10,10 @@ use rustix::io::Errno;
 use underseal_fuse::wire::{RequestArgs, set};
 
 use super::cached::Patience;
-use super::nodes::{FileNode, FileVersion};
+use super::nodes::FileNode;
 use super::times::show_next_change;
 use super::{Answer, Fs, locked, proc_path};
-use crate::file::{self, IsOver};
+use crate::file::{self, BegunWrite, FileVersion, IsOver, OpenFile, begun_write};
 
 /// The changes of a SETATTR.
 pub(super) struct AttributeChange {
@@ -76,12 +76,16 @@ impl Fs {
         let node = self.nodes.get(node)?;
         let fd = self.nodes.fd(&node)?;
         self.has_its_names(&node)?;
+        let open = node.open_file();
+        let begin = || open.as_deref().map(OpenFile::change);
         if change.sets(set::MODE) {
+            let _change = begin();
             chmodat(CWD, proc_path(&fd), Mode::from_raw_mode(change.mode & 0o7777), AtFlags::empty())?;
         }
         if change.sets(set::UID | set::GID) {
             let uid = change.sets(set::UID).then(|| Uid::from_raw(change.uid));
             let gid = change.sets(set::GID).then(|| Gid::from_raw(change.gid));
+            let _change = begin();
             chownat(&fd, "", uid, gid, AtFlags::EMPTY_PATH)?;
         }
         if change.sets(set::SIZE) {
@@ -107,6 +111,7 @@ impl Fs {
                 last_access: time(set::ATIME, set::ATIME_NOW, change.atime),
                 last_modification: time(set::MTIME, set::MTIME_NOW, change.mtime),
             };
+            let _change = begin();
             utimensat(&fd, "", &times, AtFlags::EMPTY_PATH)?;
         }
         self.attributes(&node)
@@ -153,8 +158,9 @@ impl Fs {
                     None => file::size_of(&self.view, &proc_path(&lower), stat)
                         .map_err(|e| self.tell(node, "read the size", &e.into()))?,
                 };
+                let is_whole = begun_write(&proc_path(&lower), stat) == BegunWrite::No;
                 slot = locked(&node.file);
-                slot.size = show_next_change(&lower, stat).then_some((look, size));
+                slot.size = (is_whole && show_next_change(&lower, stat)).then_some((look, size));
                 Ok(size)
             }
         }

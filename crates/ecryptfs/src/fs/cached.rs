@@ -10,14 +10,19 @@
 //! do not tell it to: those for slow requests do, and do not wait for long. A file whose pages have
 //! not been dropped by then is opened without them: all its reads and writes come here.
 
+use std::os::fd::AsFd;
 use std::sync::{Arc, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
 
-use rustix::fs::fstat;
+use rustix::fs::{Stat, fstat};
 
-use super::nodes::{FileNode, FileVersion};
+use super::nodes::FileNode;
 use super::times::show_next_change;
-use super::{Answer, Fs, locked};
-use crate::file::OpenFile;
+use super::{Answer, Fs, locked, proc_path};
+use crate::file::{BegunWrite, FileVersion, OpenFile, begun_write};
+
+/// How long an open waits for a write that another program has begun to the lower file.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// The version of a lower file that the kernel's pages have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -71,17 +76,21 @@ impl Fs {
         let now = CachedPages::Of(FileVersion::of(&look));
         let before = locked(&node.file).cached;
         let mut are_pages_right = before == CachedPages::None || before == now;
+        if !are_pages_right && patience == Patience::Refuse {
+            return Ok(None);
+        }
+        let is_whole = before == now || {
+            let Some(is_whole) = wait_for_write(&lower, &look, patience) else { return Ok(None) };
+            is_whole
+        };
         if !are_pages_right {
-            if patience == Patience::Refuse {
-                return Ok(None);
-            }
             if let Some(Err(e)) = open.map(|file| file.reread()) {
                 // Open descriptors keep the header that was read before.
                 self.tell(node, "read the header again", &e);
             }
             are_pages_right = self.drop_pages(node);
         }
-        let is_known = are_pages_right && show_next_change(&lower, &look);
+        let is_known = are_pages_right && is_whole && show_next_change(&lower, &look);
         locked(&node.file).cached = if is_known { now } else { CachedPages::Unknown };
         Ok(Some(OpeningTurn { _turn: turn, are_pages_right }))
     }
@@ -97,21 +106,26 @@ impl Fs {
     ) -> Answer<bool> {
         let look = fstat(file)?;
         let now = CachedPages::Of(FileVersion::of(&look));
-        let is_right = {
+        let (is_right, follows) = {
             let slot = locked(&node.file);
-            slot.cached == now || slot.follows_kernel()
+            (slot.cached == now, slot.follows_kernel())
         };
+        if follows {
+            return Ok(true);
+        }
+        file.starts_from(FileVersion::of(&look));
         if is_right {
             return Ok(true);
         }
         if patience == Patience::Refuse {
             return Ok(false);
         }
+        let is_whole = wait_for_write(file, &look, patience).unwrap_or(false);
         if let Err(e) = file.reread() {
             self.tell(node, "read the header again", &e);
         }
         opening.are_pages_right = self.drop_pages(node);
-        let is_known = opening.are_pages_right && show_next_change(file, &look);
+        let is_known = opening.are_pages_right && is_whole && show_next_change(file, &look);
         locked(&node.file).cached = if is_known { now } else { CachedPages::Unknown };
         Ok(true)
     }
@@ -131,5 +145,22 @@ impl Fs {
             return Ok(true);
         }
         Ok(self.begin_opening(node, patience)?.is_some())
+    }
+}
+
+/// Waits, for a while, for a write that another program had begun to a lower file before this look
+/// at its attributes. Returns whether none is under way, and nothing where a thread without
+/// patience would wait.
+fn wait_for_write(lower: impl AsFd, look: &Stat, patience: Patience) -> Option<bool> {
+    const LOOK: Duration = Duration::from_millis(1);
+    let (path, begun) = (proc_path(&lower), Instant::now());
+    loop {
+        match begun_write(&path, look) {
+            BegunWrite::No => return Some(true),
+            BegunWrite::Unknown => return Some(false),
+            BegunWrite::Yes if patience == Patience::Refuse => return None,
+            BegunWrite::Yes if begun.elapsed() > LONGEST_WAIT => return Some(false),
+            BegunWrite::Yes => std::thread::sleep(LOOK),
+        }
     }
 }

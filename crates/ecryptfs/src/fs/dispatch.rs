@@ -237,8 +237,11 @@ impl FsWorker {
         args.take(size)?;
         let file = self.fs.handles.file(handle)?;
         let appends = opened.contains(OFlags::APPEND) && flags & wire::WRITE_CACHE == 0;
-        let place =
-            if appends { self.fs.place_to_append(header.node, offset)? } else { WritePlace::At(offset) };
+        let place = if appends {
+            self.fs.place_to_append(header.node, offset, opened)?
+        } else {
+            WritePlace::At(offset)
+        };
         let grows = || place == WritePlace::At(offset) && file.grows_far(offset);
         if self.slow.is_some() && (file.is_busy() || grows()) {
             return Ok(Reply::Later);
@@ -343,7 +346,7 @@ impl FsWorker {
             }
             op::OPEN => {
                 let (flags, more) = (args.u32()?, args.u32()?);
-                let cuts = rustix::fs::OFlags::from_bits_retain(flags).contains(rustix::fs::OFlags::TRUNC);
+                let cuts = OFlags::from_bits_retain(flags).contains(OFlags::TRUNC);
                 if later && cuts {
                     return Ok(Reply::Later);
                 }
@@ -354,12 +357,11 @@ impl FsWorker {
             }
             op::CREATE => return Self::create(fs, header, args, out),
             op::TMPFILE => {
-                let (flags, mode, umask) = (args.u32()?, args.u32()?, args.u32()?);
-                let exclusive =
-                    rustix::fs::OFlags::from_bits_retain(flags).contains(rustix::fs::OFlags::EXCL);
-                let (found, file) = fs.tmpfile(header, &FileCreation { mode, umask }, exclusive)?;
+                let (flags, mode, umask) = (OFlags::from_bits_retain(args.u32()?), args.u32()?, args.u32()?);
+                let (found, file) =
+                    fs.tmpfile(header, &FileCreation { mode, umask }, flags.contains(OFlags::EXCL))?;
                 entry(out, &found);
-                let (handle, flags) = fs.opened_new(file, header.uid);
+                let (handle, flags) = fs.opened_new(&found.node, file, flags, header.uid);
                 Body(out).opened(handle, flags);
             }
             op::READ => {
@@ -454,20 +456,19 @@ impl FsWorker {
     }
 
     fn create(fs: &Fs, header: &InHeader, args: &mut RequestArgs<'_>, out: &mut Vec<u8>) -> Answer<Reply> {
-        let (flags, mode, umask) = (args.u32()?, args.u32()?, args.u32()?);
+        let (flags, mode, umask) = (OFlags::from_bits_retain(args.u32()?), args.u32()?, args.u32()?);
         // The flags of opening.
         args.skip(4)?;
         let name = args.name()?;
-        let exclusive = rustix::fs::OFlags::from_bits_retain(flags).contains(rustix::fs::OFlags::EXCL);
         match fs.create_new(header, name, &FileCreation { mode, umask }) {
             Ok((found, file)) => {
                 entry(out, &found);
-                let (handle, flags) = fs.opened_new(file, header.uid);
+                let (handle, flags) = fs.opened_new(&found.node, file, flags, header.uid);
                 Body(out).opened(handle, flags);
             }
             // Created in the lower folder since the kernel's last lookup. The kernel checks no
             // permissions for a file that it takes for a new one: it looks the name up again.
-            Err(Errno::EXIST) if !exclusive => {
+            Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => {
                 if let Ok(Some(found)) = fs.lookup(header.node, name, Patience::Refuse) {
                     fs.nodes.forget(found.node.id, 1);
                 }

@@ -7,10 +7,10 @@ use rustix::io::Errno;
 use underseal_fuse::wire::{Body, open_flag};
 
 use super::cached::{CachedPages, Patience};
-use super::nodes::{FileNode, FileVersion};
+use super::nodes::FileNode;
 use super::times::show_next_change;
 use super::{Answer, Fs, locked, proc_path};
-use crate::file::{FsError, OpenFile, Opener};
+use crate::file::{FileVersion, FsError, OpenFile, Opener};
 
 impl Fs {
     /// Returns a node's open file, or opens its lower file, for a call by the file's name.
@@ -65,9 +65,9 @@ impl Fs {
         // bytes there.
         let is_direct = {
             let mut slot = locked(&node.file);
-            let appends = write && flags.contains(OFlags::APPEND) && !file.is_plain();
-            let is_unsure = appends && slot.end.is_fresh() && !slot.follows_kernel();
-            let is_direct = !opening.are_pages_right || slot.is_notified || is_unsure;
+            let is_unsure = slot.end.is_fresh() && !slot.follows_kernel();
+            let appends = write && appends_past_pages(&file, flags, is_unsure);
+            let is_direct = !opening.are_pages_right || slot.is_notified || appends;
             if write {
                 slot.is_direct = is_direct;
                 // The lock keeps other writers away.
@@ -81,24 +81,33 @@ impl Fs {
                 file.kill_suid()?;
             }
         }
-        let direct = if is_direct { open_flag::DIRECT_IO } else { 0 };
-        Ok(Some((self.handles.add_file(file, user), opened(open_flag::KEEP_CACHE | direct))))
+        Ok(Some(self.add_opened(file, user, is_direct)))
     }
 
     /// Returns handle and flags of a new file that is open already.
-    pub(super) fn opened_new(&self, file: Opener, user: u32) -> (u64, u32) {
-        (self.handles.add_file(file, user), opened(open_flag::KEEP_CACHE))
+    pub(super) fn opened_new(&self, node: &FileNode, file: Opener, flags: OFlags, user: u32) -> (u64, u32) {
+        let is_direct = appends_past_pages(&file, flags, false);
+        locked(&node.file).is_direct = is_direct;
+        self.add_opened(file, user, is_direct)
+    }
+
+    fn add_opened(&self, file: Opener, user: u32, is_direct: bool) -> (u64, u32) {
+        let direct = if is_direct { open_flag::DIRECT_IO } else { 0 };
+        let flags = open_flag::NO_FLUSH | open_flag::PARALLEL_DIRECT_WRITES | open_flag::KEEP_CACHE | direct;
+        (self.handles.add_file(file, user), flags)
     }
 
     /// A handle goes. After writes through it the kernel's pages are those of the file as it is
-    /// now, except where it was opened past them, and except of a plain file: it has no lock, and
-    /// another program may have written to it meanwhile. Without writers here, a lower file that
-    /// looks otherwise was changed by another program: neither the pages nor the size belong to it.
+    /// now, except where it was opened past them, where another program has changed the lower file
+    /// since the last of these writes, and except of a plain file, whose changes are not known.
+    /// Without writers here, a lower file that looks otherwise was changed by another program:
+    /// neither the pages nor the size belong to it.
     pub(super) fn release(&self, node: u64, handle: u64) {
         if let (Ok(node), Ok(file)) = (self.nodes.get(node), self.handles.file(handle)) {
             let mut slot = locked(&node.file);
             let now = file.settled_size();
-            let settled = now.filter(|(look, _)| show_next_change(file.file(), look));
+            let is_own = !file.is_writable() || file.is_plain() || file.has_own_version();
+            let settled = now.filter(|(look, _)| is_own && show_next_change(file.file(), look));
             let settled = settled.map(|(look, size)| (FileVersion::of(&look), size));
             let pages = settled.map_or(CachedPages::Unknown, |(look, _)| CachedPages::Of(look));
             if file.is_writable() {
@@ -130,6 +139,14 @@ impl Fs {
     }
 }
 
-fn opened(more: u32) -> u32 {
-    open_flag::NO_FLUSH | open_flag::PARALLEL_DIRECT_WRITES | more
+/// Returns true when writes that append must not go through the kernel's pages.
+fn appends_past_pages(file: &OpenFile, flags: OFlags, is_unsure: bool) -> bool {
+    let is_direct = flags.contains(OFlags::DIRECT);
+    flags.contains(OFlags::APPEND)
+        && match file.is_plain() {
+            // Other programs may append at any time: each write finds the end itself.
+            true => !is_direct,
+            // The kernel sends the pieces of a long direct write all at once, except past pages.
+            false => is_unsure || is_direct,
+        }
 }

@@ -18,7 +18,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::fs::fstat;
+use rustix::fs::{OFlags, fstat};
 use rustix::io::Errno;
 
 use super::cached::Patience;
@@ -130,11 +130,12 @@ impl Fs {
     /// Where a write goes that appends to an open file. The kernel drops a reply with a size when
     /// it has made a change of its own since it asked, and may then have too large a size. So right
     /// after the size has changed such a file is opened without pages, and the end is that of the
-    /// file itself; the kernel's size remains wrong until it asks again.
-    pub(super) fn place_to_append(&self, node: u64, offset: u64) -> Answer<WritePlace> {
+    /// file itself; the kernel's size remains wrong until it asks again. Of a direct write the
+    /// kernel may send several pieces at once, each with its own offset: it is not moved.
+    pub(super) fn place_to_append(&self, node: u64, offset: u64, opened: OFlags) -> Answer<WritePlace> {
         let node = self.nodes.get(node)?;
         let mut slot = locked(&node.file);
-        if !slot.is_direct {
+        if !slot.is_direct || opened.contains(OFlags::DIRECT) {
             return Ok(WritePlace::AtEnd(offset));
         }
         slot.end.changed = Some(Instant::now());
@@ -199,7 +200,7 @@ mod tests {
     ) -> Result<usize, Errno> {
         let mut data = vec![0; bytes.len() + EXTENT];
         data[..bytes.len()].copy_from_slice(bytes);
-        let place = fs.place_to_append(node, offset).unwrap();
+        let place = fs.place_to_append(node, offset, OFlags::APPEND).unwrap();
         let (file, mut scratch) = (fs.handles.file(handle).unwrap(), [0; 4 * EXTENT]);
         let short = ShortWrite::Counted;
         file.write(place, bytes.len(), &mut data, &mut scratch, short, &|| false).map_err(|e| e.errno)

@@ -26,7 +26,7 @@ use super::cached::CachedPages;
 use super::kernel_size::KernelSize;
 use super::sizes::SizeCache;
 use super::{locked, reading, writing};
-use crate::file::{Closing, OpenFile};
+use crate::file::{Closing, FileVersion, OpenFile};
 use place::{NodeLink, NodePlace};
 
 /// The root's id in the protocol.
@@ -103,25 +103,6 @@ impl FileSlot {
     pub(super) fn set_open(&mut self, file: &Arc<OpenFile>, is_new: bool) {
         (self.open, self.closing) = (Arc::downgrade(file), file.closing());
         self.end.follows(is_new);
-    }
-}
-
-/// The attributes that change with a lower file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct FileVersion {
-    ctime: (i64, i64),
-    mtime: (i64, i64),
-    size: i64,
-}
-
-impl FileVersion {
-    #[expect(clippy::cast_possible_wrap, reason = "nanoseconds are below a billion")]
-    pub(super) fn of(stat: &Stat) -> Self {
-        Self {
-            ctime: (stat.st_ctime, stat.st_ctime_nsec as i64),
-            mtime: (stat.st_mtime, stat.st_mtime_nsec as i64),
-            size: stat.st_size,
-        }
     }
 }
 

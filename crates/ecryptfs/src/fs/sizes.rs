@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::nodes::{FileIdentity, FileVersion};
+use super::nodes::FileIdentity;
+use crate::file::FileVersion;
 
 /// This many sizes are certain to be remembered, and at most twice as many: 10 MiB.
 const GENERATION: usize = 64 << 10;

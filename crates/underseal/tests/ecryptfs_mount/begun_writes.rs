@@ -1,6 +1,7 @@
 //! A write to a lower file that another program has begun, and not ended, when the file is opened.
 
 use std::fs::{self, File};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::control::operator::Operator;
@@ -18,20 +19,14 @@ size = os.fstat(target).st_size
 os.pwrite(target, memoryview(mmap.mmap(source, size, mmap.MAP_SHARED, mmap.PROT_READ)), 0)
 ";
 
-/// The kernel sets the times of a file at the beginning of a write. So they say nothing about its
-/// bytes before the end.
-#[test]
-fn a_write_below_that_had_begun_at_an_open_is_read_when_it_has_ended() {
-    if unable("a_write_below_that_had_begun_at_an_open_is_read_when_it_has_ended") {
-        return;
-    }
+/// A mount of a file whose bytes another program is writing below, for as long as the program's own
+/// memory, on a suspended volume, gives no page. `work` gets the call that ends this.
+fn beside_a_stuck_writer(old: &[u8], new: &[u8], work: impl FnOnce(&Folder, &mut dyn FnMut())) {
     let operator = Operator::new();
     let folder = Folder::new();
     let mount = folder.mount("");
-    let (before, after) = (vec![1; 4096], vec![2; 77]);
-    fs::write(folder.at("file"), &before).unwrap();
-    fs::write(folder.at("other"), &after).unwrap();
-    // A volume that is suspended gives no page.
+    fs::write(folder.at("file"), old).unwrap();
+    fs::write(folder.at("other"), new).unwrap();
     let volume = Volume::at(&operator.scratch, "image").format("24M", &["--sector-size", "512"]);
     let mut command = volume.command("open");
     command.env("UNDERSEAL_RUNTIME_DIR", operator.directory());
@@ -52,21 +47,65 @@ fn a_write_below_that_had_begun_at_an_open_is_read_when_it_has_ended() {
         place.contains("request_wait") || place.contains("folio")
     });
     std::thread::sleep(Duration::from_millis(50));
-    std::thread::scope(|scope| {
-        let opened = scope.spawn(|| {
-            let file = File::open(folder.at("file")).unwrap();
-            let size = file.metadata().unwrap().len();
-            (file, size, fs::read(folder.at("file")).unwrap())
-        });
-        // An open that does not wait has read the old bytes by now.
-        std::thread::sleep(Duration::from_millis(500));
+    work(&folder, &mut || {
         operator.does("resume image");
         assert!(writer.wait().unwrap().success());
-        let _kept = opened.join().unwrap();
-        let found = fs::read(folder.at("file")).unwrap();
-        assert_eq!(found.len(), after.len(), "the size of before");
-        assert!(found == after, "bytes of before");
     });
     disk.stop();
     mount.unmount();
+}
+
+/// The kernel sets the times of a file at the beginning of a write. So they say nothing about its
+/// bytes before the end.
+#[test]
+fn a_write_below_that_had_begun_at_an_open_is_read_when_it_has_ended() {
+    if unable("a_write_below_that_had_begun_at_an_open_is_read_when_it_has_ended") {
+        return;
+    }
+    let (before, after) = (vec![1; 4096], vec![2; 77]);
+    beside_a_stuck_writer(&before, &after, |folder, end_write| {
+        std::thread::scope(|scope| {
+            let opened = scope.spawn(|| {
+                let file = File::open(folder.at("file")).unwrap();
+                let size = file.metadata().unwrap().len();
+                (file, size, fs::read(folder.at("file")).unwrap())
+            });
+            // An open that does not wait has read the old bytes by now.
+            std::thread::sleep(Duration::from_millis(500));
+            end_write();
+            let _kept = opened.join().unwrap();
+            let found = fs::read(folder.at("file")).unwrap();
+            assert_eq!(found.len(), after.len(), "the size of before");
+            assert!(found == after, "bytes of before");
+        });
+    });
+}
+
+/// A user can make a write to his own files last for ever, and must not make others wait with it.
+#[test]
+fn a_write_below_that_does_not_end_keeps_no_request_waiting() {
+    if unable("a_write_below_that_does_not_end_keeps_no_request_waiting") {
+        return;
+    }
+    let (before, after) = (vec![1; 4096], vec![2; 77]);
+    beside_a_stuck_writer(&before, &after, |folder, end_write| {
+        std::thread::scope(|scope| {
+            let (sender, answers) = mpsc::channel();
+            // More than the mount has threads that take requests.
+            for _ in 0..8 {
+                let sender = sender.clone();
+                scope.spawn(move || {
+                    fs::metadata(folder.at("file")).unwrap();
+                    drop(File::open(folder.at("file")).unwrap());
+                    let _ = sender.send(());
+                });
+            }
+            let answered = (0..8).filter(|_| answers.recv_timeout(PATIENCE).is_ok()).count();
+            let other = fs::read(folder.at("other"));
+            end_write();
+            assert_eq!(answered, 8, "requests that waited for the write");
+            assert!(other.unwrap() == after);
+        });
+        wait_until("the new bytes are read", PATIENCE, || fs::read(folder.at("file")).unwrap() == after);
+    });
 }

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
@@ -201,6 +201,29 @@ fn readers_and_writers_of_one_file_do_not_disturb_each_other() {
         let at = usize::try_from(slice * SLICE).unwrap();
         let last = bytes(slice << 32 | 49, usize::try_from(SLICE).unwrap());
         assert_same(&whole[at..at + last.len()], &last, "a slice at the end");
+    }
+    mount.unmount();
+}
+
+/// The kernel sends a long direct write in pieces, which may arrive in any order.
+#[test]
+fn direct_writes_that_append_are_appended_whole() {
+    if unable("direct_writes_that_append_are_appended_whole") {
+        return;
+    }
+    const LEN: usize = 8 << 20;
+    let folder = Folder::new();
+    let mount = folder.mount_plainly("");
+    let path = folder.at("log");
+    let mut options = File::options();
+    let mut log = options.append(true).create(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+    let lines: Vec<_> = (0..6).map(|number| bytes(number, LEN)).collect();
+    lines.iter().for_each(|line| log.write_all(line).unwrap());
+    drop(log);
+    let found = fs::read(&path).unwrap();
+    assert_eq!(found.len(), lines.len() * LEN);
+    for (found, line) in found.chunks(LEN).zip(&lines) {
+        assert_same(found, line, "a write that appends");
     }
     mount.unmount();
 }

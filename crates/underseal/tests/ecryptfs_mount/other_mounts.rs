@@ -167,6 +167,33 @@ fn lines_that_programs_append_in_two_mounts_are_all_there() {
     mount.unmount_after_errors();
 }
 
+/// Plain files have no lock: both mounts have the file open for writing.
+#[test]
+fn lines_that_two_mounts_append_to_a_plain_file_are_all_there() {
+    if unable("lines_that_two_mounts_append_to_a_plain_file_are_all_there") {
+        return;
+    }
+    let (outer, inner) = outer_and_inner();
+    let (mount, other) = (outer.mount("ecryptfs_passthrough"), inner.mount("ecryptfs_passthrough"));
+    fs::write(inner.below("file"), "a plain file\n").unwrap();
+    let open = |path: &Path| File::options().append(true).open(path).unwrap();
+    let mut logs = [open(&outer.at("sub/file")), open(&inner.at("file")), open(&inner.below("file"))];
+    let mut expected = String::from("a plain file\n");
+    for round in 0..30 {
+        for (number, log) in logs.iter_mut().enumerate() {
+            let line = format!("{number} {round}\n");
+            log.write_all(line.as_bytes()).unwrap();
+            expected += &line;
+        }
+    }
+    drop(logs);
+    assert_eq!(read(&inner.below("file")), expected);
+    wait_for_release(&inner.below("file"));
+    assert_eq!(read(&outer.at("sub/file")), expected);
+    other.unmount();
+    mount.unmount();
+}
+
 /// A program that knows no locks, as the kernel's eCryptfs.
 #[test]
 fn a_file_that_grew_below_while_it_was_being_read_is_appended_to_at_its_end() {
@@ -198,7 +225,7 @@ fn a_file_that_grew_below_while_it_was_being_read_is_appended_to_at_its_end() {
 }
 
 /// Waits until the mount has closed its lower file.
-fn wait_for_release(path: &Path) {
+pub(crate) fn wait_for_release(path: &Path) {
     std::thread::sleep(Duration::from_millis(100));
     drop(File::open(path).unwrap());
 }

@@ -12,6 +12,7 @@ use rustix::fs::{AtFlags, StatxFlags, statx};
 use rustix::process::Signal;
 
 use crate::ecryptfs_mount::mounted::{Folder, unable};
+use crate::ecryptfs_mount::other_mounts::wait_for_release;
 use crate::support::mounts::{Loop, Mount, cannot_mount, skip};
 use crate::support::scratch::assert_same;
 use crate::support::tools::within;
@@ -275,6 +276,36 @@ fn a_lower_file_that_was_changed_is_read_anew_by_all_who_open_it_or_ask() {
         assert_same(&fs::read(folder.at("file")).unwrap(), &short, "closed after it was changed");
         mount.unmount();
     }
+}
+
+/// The lower file's version at a writer's close is not that of the pages.
+#[test]
+fn a_file_that_was_changed_below_while_a_writer_had_it_open_is_read_anew_after_its_close() {
+    if unable("a_file_that_was_changed_below_while_a_writer_had_it_open_is_read_anew_after_its_close") {
+        return;
+    }
+    let folder = Folder::new();
+    let mount = folder.mount("");
+    let [before, after] = [(1, 9000), (2, 7000)].map(|(seed, len)| bytes(seed, len));
+    for sets_times in [false, true] {
+        for (name, data) in [("file", &before), ("other", &after)] {
+            fs::write(folder.at(name), data).unwrap();
+        }
+        let writer = File::options().read(true).write(true).open(folder.at("file")).unwrap();
+        writer.write_all_at(b"own", 4096).unwrap();
+        let mut found = vec![0; 9000];
+        writer.read_exact_at(&mut found, 0).unwrap();
+        replace_below(&folder, "other");
+        if sets_times {
+            // A change of this mount's own does not hide the other one.
+            writer.set_modified(SystemTime::now()).unwrap();
+        }
+        drop(writer);
+        wait_for_release(&folder.below("file"));
+        assert_eq!(refresh(&folder.at("file")), 7000, "sets times: {sets_times}");
+        assert_same(&fs::read(folder.at("file")).unwrap(), &after, &format!("sets times: {sets_times}"));
+    }
+    mount.unmount();
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::{MutexGuard, PoisonError, Weak};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::{FileState, FsError, OpenFile, open_lower, take, wait_for_write};
+use super::{FileState, FsError, OpenFile, open_lower, take};
 use crate::lock::{self, LockMode};
 
 impl OpenFile {
@@ -101,15 +101,12 @@ impl OpenFile {
         self.writers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the header again, after writes that other programs have begun. A file without one,
-    /// which is not locked, stays what it is.
+    /// Reads the header again. A file without one, which is not locked, stays what it is.
     pub(crate) fn reread(&self) -> Result<(), FsError> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if !matches!(*state, FileState::Plain) {
             *state = FileState::of(&self.view, self.as_fd())?;
             self.told.store(state.size(), Relaxed);
-        } else {
-            wait_for_write(self.as_fd());
         }
         Ok(())
     }
