@@ -5,7 +5,7 @@ mod parts;
 mod share;
 mod straight;
 
-use underseal_device::{Buffer, Finished, Immediate, Io, Started};
+use underseal_device::{Arena, Buffer, Finished, Immediate, Io, Started};
 
 use super::abandon::abandoned;
 use super::{Full, Queue};
@@ -284,14 +284,17 @@ impl Queue {
         let slot = self.slots.get(index);
         let len = slot.end - slot.at;
         // The request came without memory for zeros: nothing was to be written then.
-        let Some(buffer) = self.zeros(len).or_else(|| self.zeros(self.mapping.sector().into())) else {
+        let sector = self.mapping.sector();
+        let buffer = self.zeros(len).or_else(|| self.zeros(sector.into()));
+        // The requests that have all the queue's memory may be waiting for this one.
+        let Some(buffer) = buffer.or_else(|| Arena::new(sector as usize).ok()?.alloc(sector as usize)) else {
             return self.starves(index);
         };
         if self.slots.get(index).tags.is_none() {
             match self.tags(buffer.len() as u64) {
                 Ok(tags) => self.slots.get(index).tags = tags,
                 Err(Full) => {
-                    self.arena.free(buffer);
+                    drop(self.arena.take_back(buffer));
                     return self.starves(index);
                 }
             }
@@ -424,7 +427,8 @@ impl Queue {
         if class == RequestClass::Other
             && let Some(zeros) = buffer.take()
         {
-            self.arena.free(zeros);
+            // Memory beside the queue's own is dropped.
+            drop(self.arena.take_back(zeros));
         }
         self.requests -= 1;
         self.count(class, bytes, result.is_ok());

@@ -181,6 +181,32 @@ fn a_request_ends_under_the_volume_that_it_began_under() {
     }
 }
 
+/// Zeros that were to be written below need memory once the volume is encrypted there.
+#[test]
+fn zeros_are_written_while_other_requests_have_all_memory() {
+    let device = Arc::new(RamDevice::new(2 * SIZE));
+    let mapping = Arc::new(Mapping::new(volume(cipher("cipher_null-ecb", 0, 0)), device).unwrap());
+    let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
+    let mut queue = open(&mapping);
+    submit_write(&mut queue, 0, 0, 1 << 20, 7);
+    succeed(&mut queue);
+    let (now, part) = (present(&mapping), 0..1 << 20);
+    let claim = mover.claim(part.clone(), LONG).unwrap();
+    let zeros = Request::WriteZeroes { offset: 0, len: 1 << 20, durable: true, punch: false, fast: false };
+    queue.submit(1, zeros).expect("there is room");
+    let mut over = Vec::new();
+    turns(&mut queue, &mut over);
+    let all: Vec<_> = std::iter::from_fn(|| queue.alloc(4096)).collect();
+    claim.relay(with_part(&now, part, 0, other())).unwrap();
+    drop(claim);
+    for _ in 0..100 {
+        turns(&mut queue, &mut over);
+    }
+    assert_eq!(tags(&mut over), [1]);
+    all.into_iter().for_each(|buffer| queue.free(buffer));
+    assert_eq!(read(&mut queue, (1 << 20) - 4096, 4096), [0; 4096]);
+}
+
 #[test]
 fn only_the_claimed_range_may_lie_elsewhere_or_have_another_key() {
     let mapping = mapping(Arc::new(RamDevice::new(2 * SIZE)));
