@@ -3,7 +3,7 @@
 
 use rustix::fs::{AtFlags, CWD};
 use rustix::fs::{
-    FileType, Mode, XattrFlags, chmodat, fstat, getxattr, getxattr_query, listxattr, removexattr, setxattr,
+    Mode, XattrFlags, chmodat, fstat, getxattr, getxattr_query, listxattr, removexattr, setxattr,
 };
 use rustix::io::Errno;
 use underseal_fuse::wire::Body;
@@ -16,6 +16,9 @@ const LONGEST: usize = 64 << 10;
 /// SELinux's label. With SELinux the kernel replies itself; without, no file has a label, but `ls
 /// -l` asks for each file's unless this filesystem replies that it has none.
 const LABEL: &[u8] = b"security.selinux";
+
+/// The ACL that says who may access a file.
+const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 
 impl Fs {
     /// Replies with a value, if it fits into `room` bytes; with its size, if `room` is 0.
@@ -65,9 +68,10 @@ impl Fs {
         let fd = self.nodes.fd(&node)?;
         self.has_its_names(&node)?;
         setxattr(proc_path(&fd), name, value, XattrFlags::from_bits_retain(flags))?;
-        if kill_sgid {
+        // The kernel asks for it with a folder's default ACL, too.
+        if kill_sgid && name == ACCESS_ACL {
             let mode = fstat(&fd)?.st_mode;
-            if FileType::from_raw_mode(mode) == FileType::RegularFile && mode & 0o2000 != 0 {
+            if mode & 0o2000 != 0 {
                 chmodat(CWD, proc_path(&fd), Mode::from_raw_mode(mode & 0o5777), AtFlags::empty())?;
             }
         }

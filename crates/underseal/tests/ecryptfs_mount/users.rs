@@ -85,6 +85,13 @@ fn root_s_mount_makes_files_for_whoever_asks() {
         run(&mut as_user(user, &["fallocate", "--length", "20000", &root]));
         assert_eq!(fs::metadata(folder.below("shared/root")).unwrap().mode(), mode, "{user}");
     }
+    // An ACL of an owner who is not of the folder's group takes set-group-id away, as in ext4.
+    for (kind, bit) in [("--default", 0o2000), ("--mask", 0)] {
+        let group = folder.at("group");
+        let group = group.to_str().unwrap();
+        run(&mut as_user(USER, &["setfacl", kind, "--modify", "user:4343:rx", group]));
+        assert_eq!(fs::metadata(folder.below("group")).unwrap().mode() & 0o7000, bit, "{kind}");
+    }
     mount.unmount();
 }
 
