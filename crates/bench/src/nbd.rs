@@ -81,9 +81,13 @@ pub fn nbd(options: &NbdOptions, observer: &mut impl Observer) -> Result<(), Nbd
     observer.progress("making and filling the images");
     let servers = servers::start(options)?;
     for server in &servers {
+        let _turn = server.begin_turn()?;
         fio::fill(server, options.size)?;
     }
-    let run = |server: &_, workload: &_| fio::run(server, *workload, options);
+    let run = |server: &servers::NbdServerProcess, workload: &_| {
+        let _turn = server.begin_turn()?;
+        fio::run(server, *workload, options)
+    };
     let report = |seen: &[_]| report::report(&machine, &workloads, &servers, seen);
     interleaved(options.turns.rounds, &workloads, &servers, observer, run, report)
 }

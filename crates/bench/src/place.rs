@@ -7,6 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::nbd::{NbdError as BenchError, missing, process_time, run};
@@ -151,15 +152,20 @@ pub(crate) fn cannot_make(path: &Path, e: std::io::Error) -> BenchError {
     BenchError::because(format!("cannot make {}", path.display()), e)
 }
 
-/// A server on a Unix socket that runs until it is dropped, with its files.
+/// A server on a Unix socket that runs until it is dropped, or in its turns only, with its files.
 pub(crate) struct SocketServer {
     pub(crate) name: &'static str,
     pub(crate) socket: PathBuf,
-    process: Child,
+    process: Mutex<Option<Child>>,
+    /// The command of a server that runs in its turns only, and the passphrase's place.
+    command: Option<(Mutex<Command>, Arc<BenchFolder>)>,
     files: Vec<PathBuf>,
     /// The server of its volume's data.
     below: Option<Box<SocketServer>>,
 }
+
+/// A server's turn to be measured. It runs until this is dropped.
+pub(crate) struct ServerTurn<'a>(&'a SocketServer);
 
 impl SocketServer {
     /// Starts the server and waits until it accepts connections.
@@ -167,23 +173,52 @@ impl SocketServer {
         name: &'static str,
         command: &mut Command,
         socket: PathBuf,
-        mut files: Vec<PathBuf>,
+        files: Vec<PathBuf>,
     ) -> Result<Self, BenchError> {
+        let server = Self { name, socket, process: Mutex::default(), command: None, files, below: None };
+        server.launch(command)?;
+        Ok(server)
+    }
+
+    /// Returns a server that runs in its turns only, so that several have the same image.
+    pub(crate) fn in_turns(
+        name: &'static str,
+        command: Command,
+        folder: &Arc<BenchFolder>,
+        socket: PathBuf,
+        files: Vec<PathBuf>,
+    ) -> Self {
+        let command = Some((Mutex::new(command), Arc::clone(folder)));
+        Self { name, socket, process: Mutex::default(), command, files, below: None }
+    }
+
+    fn launch(&self, command: &mut Command) -> Result<(), BenchError> {
+        let name = self.name;
+        // A server that was killed leaves its socket.
+        let _ = std::fs::remove_file(&self.socket);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let process = command.spawn().map_err(|e| missing(command, e))?;
-        files.push(socket.clone());
-        let mut server = Self { name, socket, process, files, below: None };
+        let process = locked(&self.process).insert(process).id();
         let deadline = Instant::now() + Duration::from_secs(30);
-        while UnixStream::connect(&server.socket).is_err() {
-            if let Ok(Some(status)) = server.process.try_wait() {
+        while UnixStream::connect(&self.socket).is_err() {
+            if let Some(Ok(Some(status))) = locked(&self.process).as_mut().map(Child::try_wait) {
                 return Err(BenchError::new(format!("{name} ended with {status} before it served")));
             }
             if Instant::now() > deadline {
-                return Err(BenchError::new(format!("{name} did not begin to serve within 30 s")));
+                let context = format!("{name} (process {process}) did not begin to serve within 30 s");
+                return Err(BenchError::new(context));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        Ok(server)
+        Ok(())
+    }
+
+    /// Begins the server's turn. A server that always runs has nothing to do.
+    pub(crate) fn begin_turn(&self) -> Result<ServerTurn<'_>, BenchError> {
+        if let Some((command, _)) = &self.command {
+            self.launch(&mut locked(command))?;
+        }
+        Ok(ServerTurn(self))
     }
 
     /// Keeps the server of its volume's data.
@@ -194,16 +229,35 @@ impl SocketServer {
 
     /// Returns the processor time of the server.
     pub(crate) fn cpu_time(&self) -> Result<Duration, BenchError> {
-        process_time(self.name, self.process.id())
+        let process = locked(&self.process).as_ref().map(Child::id);
+        process_time(self.name, process.ok_or_else(|| BenchError::new(format!("{} is off", self.name)))?)
+    }
+
+    fn kill(&self) {
+        if let Some(mut process) = locked(&self.process).take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+impl Drop for ServerTurn<'_> {
+    fn drop(&mut self) {
+        if self.0.command.is_some() {
+            self.0.kill();
+        }
     }
 }
 
 impl Drop for SocketServer {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        for file in &self.files {
+        self.kill();
+        for file in self.files.iter().chain([&self.socket]) {
             let _ = std::fs::remove_file(file);
         }
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -21,9 +21,10 @@ pub struct InterleavedRounds {
     pub runtime: Duration,
     /// Only the workloads whose name contains this.
     pub only: Option<String>,
-    /// The command of an earlier build, which is measured in place of the peers. Each of our
-    /// servers runs twice, over an image that was made early and over one that was made late: where
-    /// an image lies in memory was worth 8% of the requests of the same program.
+    /// The command of an earlier build, which is measured in place of the peers. Servers over a
+    /// socket have turns over one image; mounts are made twice, over an image that was made early
+    /// and over one that was made late. Where an image lies in memory was worth a fifth of the
+    /// requests of the same program.
     pub before: Option<PathBuf>,
 }
 

@@ -18,6 +18,7 @@ use crate::Machine;
 use crate::fio::FioResult;
 use crate::nbd::NbdError as BenchError;
 use crate::observer::Observer;
+use crate::place::SocketServer;
 use crate::rounds::{InterleavedRounds, interleaved};
 
 pub use report::VhostUserReport;
@@ -44,9 +45,11 @@ pub fn vhost_user(options: &VhostUserOptions, observer: &mut impl Observer) -> R
     let servers = servers::start(options)?;
     let pinned = servers::pin_client();
     for server in &servers {
+        let _turn = server.begin_turn()?;
         driver::fill(server, options.size)?;
     }
-    let run = |server: &_, workload: &_| -> Result<FioResult, BenchError> {
+    let run = |server: &SocketServer, workload: &_| -> Result<FioResult, BenchError> {
+        let _turn = server.begin_turn()?;
         driver::run(server, *workload, options)
     };
     let report = |seen: &[_]| report::report(&machine, pinned, &workloads, &servers, seen);

@@ -72,11 +72,10 @@ pub(super) fn start(options: &NbdOptions) -> Result<Vec<NbdServerProcess>, NbdEr
         return super::remote::start(&place);
     }
     if let Some(before) = &options.turns.before {
+        let (image, place) = (place.luks2("both", "4096")?, Arc::new(place));
         return Ok(vec![
-            version(&place, OURS, "early", &options.turns.underseal)?,
-            version(&place, BEFORE, "before", before)?,
-            version(&place, BEFORE, "then", before)?,
-            version(&place, OURS, "late", &options.turns.underseal)?,
+            version(&place, OURS, &image, &options.turns.underseal),
+            version(&place, BEFORE, &image, before),
         ]);
     }
     Ok(vec![
@@ -106,16 +105,12 @@ fn ours(
     NbdServerProcess::start(name, open.args(more).arg("--nbd").arg(unix(&socket)), socket, vec![image])
 }
 
-/// Starts a build of ours over an image with the name `stem`.
-fn version(
-    place: &BenchFolder,
-    name: &'static str,
-    stem: &str,
-    underseal: &Path,
-) -> Result<NbdServerProcess, NbdError> {
-    let (image, socket) = (place.luks2(stem, "4096")?, place.path(&format!("{stem}.sock")));
-    let mut open = place.open_with(underseal, &image);
-    NbdServerProcess::start(name, open.arg("--nbd").arg(unix(&socket)), socket, vec![image])
+/// Returns a build of ours that has its turns over an image.
+fn version(place: &Arc<BenchFolder>, name: &'static str, image: &Path, underseal: &Path) -> NbdServerProcess {
+    let socket = place.path("both.sock");
+    let mut open = place.open_with(underseal, image);
+    open.arg("--nbd").arg(unix(&socket));
+    NbdServerProcess::in_turns(name, open, place, socket, vec![image.into()])
 }
 
 fn veracrypt(place: &BenchFolder) -> Result<NbdServerProcess, NbdError> {

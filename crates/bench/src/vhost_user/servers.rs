@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use super::{BenchError, VhostUserOptions};
 use crate::place::{BenchFolder, SocketServer};
@@ -20,19 +21,15 @@ pub(super) fn start(options: &VhostUserOptions) -> Result<Vec<SocketServer>, Ben
     let place = BenchFolder::new(&options.turns.underseal, &options.directory, options.size)?;
     let built = &options.turns.underseal;
     if let Some(before) = &options.turns.before {
-        return Ok(vec![
-            ours(&place, OURS, "early", built)?,
-            ours(&place, BEFORE, "before", before)?,
-            ours(&place, BEFORE, "then", before)?,
-            ours(&place, OURS, "late", built)?,
-        ]);
+        let (image, place) = (place.luks2("both", "4096")?, Arc::new(place));
+        let version = |name, underseal: &Path| {
+            let socket = place.path("both.sock");
+            let open = pinned(&vhost_user(place.open_with(underseal, &image), &socket));
+            SocketServer::in_turns(name, open, &place, socket, vec![image.clone()])
+        };
+        return Ok(vec![version(OURS, built), version(BEFORE, before)]);
     }
-    Ok(vec![
-        ours(&place, OURS, "luks2", built)?,
-        null(&place)?,
-        daemon(&place, true)?,
-        daemon(&place, false)?,
-    ])
+    Ok(vec![ours(&place)?, null(&place)?, daemon(&place, true)?, daemon(&place, false)?])
 }
 
 /// Returns the command, pinned to the servers' processor.
@@ -58,23 +55,22 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn ours(
-    place: &BenchFolder,
-    name: &'static str,
-    stem: &str,
-    underseal: &Path,
-) -> Result<SocketServer, BenchError> {
-    let (image, socket) = (place.luks2(stem, "4096")?, place.path(&format!("{stem}.sock")));
-    let mut open = place.open_with(underseal, &image);
-    open.arg("--vhost-user").arg(&socket).args(["--vhost-user-queues", "1"]);
-    SocketServer::start(name, &mut pinned(&open), socket, vec![image])
+fn ours(place: &BenchFolder) -> Result<SocketServer, BenchError> {
+    let (image, socket) = (place.luks2("luks2", "4096")?, place.path("luks2.sock"));
+    let mut open = pinned(&vhost_user(place.open(&image), &socket));
+    SocketServer::start(OURS, &mut open, socket, vec![image])
+}
+
+/// Adds the options of a virtual machine's disk to a command that opens an image.
+fn vhost_user(mut open: Command, socket: &Path) -> Command {
+    open.arg("--vhost-user").arg(socket).args(["--vhost-user-queues", "1"]);
+    open
 }
 
 fn null(place: &BenchFolder) -> Result<SocketServer, BenchError> {
     let (image, socket) = (place.image("vhost-user-null.img")?, place.path("vhost-user-null.sock"));
-    let mut open = place.open_null(&image);
-    open.arg("--vhost-user").arg(&socket).args(["--vhost-user-queues", "1"]);
-    SocketServer::start(OURS_NULL, &mut pinned(&open), socket, vec![image])
+    let mut open = pinned(&vhost_user(place.open_null(&image), &socket));
+    SocketServer::start(OURS_NULL, &mut open, socket, vec![image])
 }
 
 fn daemon(place: &BenchFolder, luks: bool) -> Result<SocketServer, BenchError> {
