@@ -98,6 +98,9 @@ impl Nodes {
                 queue.push_back(Arc::downgrade(&oldest));
                 continue;
             };
+            if other.fd.is_none() {
+                continue;
+            }
             if other.links.is_empty() || oldest.used.swap(false, Relaxed) {
                 queue.push_back(Arc::downgrade(&oldest));
                 if other.links.is_empty() {
@@ -109,13 +112,44 @@ impl Nodes {
                 is_closed = true;
             }
         }
-        // A removed file cannot be opened again. It loses its descriptor only where such files
-        // alone are over the limit: nobody else may be kept from opening any.
+        // A removed file cannot be opened again, so it loses its descriptor where no other one was
+        // found: nobody may keep others from opening any.
         if let Some(nameless) = nameless.filter(|_| !is_closed)
             && let Ok(mut other) = nameless.place.try_lock()
             && other.fd.take().is_some()
         {
             self.descriptors.fetch_sub(1, Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use rustix::fs::open;
+
+    use super::*;
+    use crate::fs::nodes::ROOT;
+
+    #[test]
+    fn removed_files_do_not_take_all_descriptors() {
+        const LIMIT: usize = 10;
+        let folder = tempfile::tempdir().unwrap();
+        let place = |flags: OFlags| open(folder.path(), flags, Mode::empty()).unwrap();
+        let nodes = Nodes::new(place(OFlags::PATH | OFlags::DIRECTORY), String::new(), LIMIT).unwrap();
+        let enter = |file: &File, name: Option<&str>| {
+            let root = nodes.get(ROOT).unwrap();
+            let link = name.map(|name| (&root, name.as_bytes()));
+            nodes.enter(&fstat(file).unwrap(), link, Some(file.try_clone().unwrap().into()))
+        };
+        let named = enter(&File::create(folder.path().join("named")).unwrap(), Some("named"));
+        let removed: Vec<_> = (0..5 * LIMIT).map(|_| tempfile::tempfile().unwrap()).collect();
+        let kept: Vec<_> = removed.iter().map(|file| enter(file, None)).collect();
+        let count = nodes.descriptors.load(Relaxed);
+        assert!(count <= LIMIT + 2, "{count} descriptors");
+        assert!(nodes.fd(kept.last().unwrap()).is_ok(), "the last one is there");
+        assert_eq!(nodes.fd(&kept[0]).err(), Some(Errno::STALE));
+        assert!(nodes.fd(&named).is_ok(), "a file with a name is opened again");
     }
 }
