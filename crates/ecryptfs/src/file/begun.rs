@@ -6,8 +6,9 @@
 //! may lie in a file of a mount of his own, which gives no page.
 
 use std::io::IoSliceMut;
+use std::os::fd::OwnedFd;
 
-use rustix::fs::{CWD, Mode, OFlags, Stat, fstatfs, openat};
+use rustix::fs::{CWD, Mode, OFlags, Stat, openat, statfs};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -38,22 +39,28 @@ pub(crate) fn begun_write(path: &str, look: &Stat) -> BegunWrite {
     if age.is_some_and(|age| age > LONGEST_WRITE) {
         return BegunWrite::No;
     }
-    match read_behind(path) {
-        Ok(_) => BegunWrite::No,
-        Err(Errno::AGAIN) => BegunWrite::Yes,
-        Err(_) => BegunWrite::Unknown,
+    match open_to_look(path).map(read_behind) {
+        Some(Ok(_)) => BegunWrite::No,
+        Some(Err(Errno::AGAIN)) => BegunWrite::Yes,
+        Some(Err(_)) | None => BegunWrite::Unknown,
     }
 }
 
-fn read_behind(path: &str) -> Result<usize, Errno> {
+/// Opens a file for a direct read, where that read says whether a write is under way.
+fn open_to_look(path: &str) -> Option<OwnedFd> {
+    let kind = u32::try_from(statfs(path).ok()?.f_type).ok()?;
+    if !LOCK_FOR_DIRECT_READS.contains(&kind) {
+        return None;
+    }
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::DIRECT;
+    let open = |flags| openat(CWD, path, flags, Mode::empty());
+    // Only its owner may read a file without a trace.
+    open(flags | OFlags::NOATIME).or_else(|_| open(flags)).ok()
+}
+
+fn read_behind(file: OwnedFd) -> Result<usize, Errno> {
     #[repr(align(4096))]
     struct Block([u8; 4096]);
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::DIRECT;
-    let file = openat(CWD, path, flags, Mode::empty())?;
-    let kind = u32::try_from(fstatfs(&file)?.f_type).ok();
-    if !kind.is_some_and(|kind| LOCK_FOR_DIRECT_READS.contains(&kind)) {
-        return Err(Errno::OPNOTSUPP);
-    }
     let mut block = Block([0; 4096]);
     preadv2(&file, &mut [IoSliceMut::new(&mut block.0)], BEHIND, ReadWriteFlags::NOWAIT)
 }
@@ -63,7 +70,7 @@ mod tests {
     use std::os::fd::AsRawFd;
     use std::time::{Duration, SystemTime};
 
-    use rustix::fs::fstat;
+    use rustix::fs::{fstat, fstatfs};
 
     use super::*;
 

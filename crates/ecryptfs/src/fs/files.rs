@@ -106,7 +106,7 @@ impl Fs {
         if let (Ok(node), Ok(file)) = (self.nodes.get(node), self.handles.file(handle)) {
             let mut slot = locked(&node.file);
             let now = file.settled_size();
-            let is_own = !file.is_writable() || file.is_plain() || file.has_own_version();
+            let is_own = !file.is_writable() || file.has_own_version();
             let settled = now.filter(|(look, _)| is_own && show_next_change(file.file(), look));
             let settled = settled.map(|(look, size)| (FileVersion::of(&look), size));
             let pages = settled.map_or(CachedPages::Unknown, |(look, _)| CachedPages::Of(look));
