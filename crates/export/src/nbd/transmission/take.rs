@@ -65,11 +65,14 @@ impl Transmission {
     /// Returns true when the next request changes the volume, and requests of another connection,
     /// which the client may have repeated here, have not ended.
     pub(super) fn is_held(&mut self) -> bool {
+        if self.may_change {
+            return false;
+        }
         let next = self.inbox.header().and_then(|header| RequestHeader::parse(header).ok());
         let changes = next.is_some_and(|request| {
             matches!(request.command, RequestType::Write | RequestType::WriteZeroes | RequestType::Trim)
         });
-        if self.may_change || !changes {
+        if !changes {
             return false;
         }
         self.may_change = !self.stop.others_have_left();
