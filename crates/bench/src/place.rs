@@ -1,13 +1,14 @@
 //! The shared parts of measured servers: images in memory, and processes that end with the
 //! measurement.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use crate::nbd::{NbdError as BenchError, missing, process_time, run};
@@ -156,9 +157,9 @@ pub(crate) fn cannot_make(path: &Path, e: std::io::Error) -> BenchError {
 pub(crate) struct SocketServer {
     pub(crate) name: &'static str,
     pub(crate) socket: PathBuf,
-    process: Mutex<Option<Child>>,
+    process: RefCell<Option<Child>>,
     /// The command of a server that runs in its turns only, and the passphrase's place.
-    command: Option<(Mutex<Command>, Arc<BenchFolder>)>,
+    command: Option<(RefCell<Command>, Rc<BenchFolder>)>,
     files: Vec<PathBuf>,
     /// The server of its volume's data.
     below: Option<Box<SocketServer>>,
@@ -175,7 +176,7 @@ impl SocketServer {
         socket: PathBuf,
         files: Vec<PathBuf>,
     ) -> Result<Self, BenchError> {
-        let server = Self { name, socket, process: Mutex::default(), command: None, files, below: None };
+        let server = Self { name, socket, process: RefCell::default(), command: None, files, below: None };
         server.launch(command)?;
         Ok(server)
     }
@@ -184,12 +185,12 @@ impl SocketServer {
     pub(crate) fn in_turns(
         name: &'static str,
         command: Command,
-        folder: &Arc<BenchFolder>,
+        folder: &Rc<BenchFolder>,
         socket: PathBuf,
         files: Vec<PathBuf>,
     ) -> Self {
-        let command = Some((Mutex::new(command), Arc::clone(folder)));
-        Self { name, socket, process: Mutex::default(), command, files, below: None }
+        let command = Some((RefCell::new(command), Rc::clone(folder)));
+        Self { name, socket, process: RefCell::default(), command, files, below: None }
     }
 
     fn launch(&self, command: &mut Command) -> Result<(), BenchError> {
@@ -198,10 +199,10 @@ impl SocketServer {
         let _ = std::fs::remove_file(&self.socket);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let process = command.spawn().map_err(|e| missing(command, e))?;
-        let process = locked(&self.process).insert(process).id();
+        let process = self.process.borrow_mut().insert(process).id();
         let deadline = Instant::now() + Duration::from_secs(30);
         while UnixStream::connect(&self.socket).is_err() {
-            if let Some(Ok(Some(status))) = locked(&self.process).as_mut().map(Child::try_wait) {
+            if let Some(Ok(Some(status))) = self.process.borrow_mut().as_mut().map(Child::try_wait) {
                 return Err(BenchError::new(format!("{name} ended with {status} before it served")));
             }
             if Instant::now() > deadline {
@@ -216,7 +217,7 @@ impl SocketServer {
     /// Begins the server's turn. A server that always runs has nothing to do.
     pub(crate) fn begin_turn(&self) -> Result<ServerTurn<'_>, BenchError> {
         if let Some((command, _)) = &self.command {
-            self.launch(&mut locked(command))?;
+            self.launch(&mut command.borrow_mut())?;
         }
         Ok(ServerTurn(self))
     }
@@ -229,12 +230,12 @@ impl SocketServer {
 
     /// Returns the processor time of the server.
     pub(crate) fn cpu_time(&self) -> Result<Duration, BenchError> {
-        let process = locked(&self.process).as_ref().map(Child::id);
+        let process = self.process.borrow().as_ref().map(Child::id);
         process_time(self.name, process.ok_or_else(|| BenchError::new(format!("{} is off", self.name)))?)
     }
 
     fn kill(&self) {
-        if let Some(mut process) = locked(&self.process).take() {
+        if let Some(mut process) = self.process.take() {
             let _ = process.kill();
             let _ = process.wait();
         }
@@ -256,8 +257,4 @@ impl Drop for SocketServer {
             let _ = std::fs::remove_file(file);
         }
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -72,7 +73,7 @@ pub(super) fn start(options: &NbdOptions) -> Result<Vec<NbdServerProcess>, NbdEr
         return super::remote::start(&place);
     }
     if let Some(before) = &options.turns.before {
-        let (image, place) = (place.luks2("both", "4096")?, Arc::new(place));
+        let (image, place) = (place.luks2("both", "4096")?, Rc::new(place));
         return Ok(vec![
             version(&place, OURS, &image, &options.turns.underseal),
             version(&place, BEFORE, &image, before),
@@ -106,7 +107,7 @@ fn ours(
 }
 
 /// Returns a build of ours that has its turns over an image.
-fn version(place: &Arc<BenchFolder>, name: &'static str, image: &Path, underseal: &Path) -> NbdServerProcess {
+fn version(place: &Rc<BenchFolder>, name: &'static str, image: &Path, underseal: &Path) -> NbdServerProcess {
     let socket = place.path("both.sock");
     let mut open = place.open_with(underseal, image);
     open.arg("--nbd").arg(unix(&socket));

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
+use std::rc::Rc;
 
 use super::{BenchError, VhostUserOptions};
 use crate::place::{BenchFolder, SocketServer};
@@ -21,7 +21,7 @@ pub(super) fn start(options: &VhostUserOptions) -> Result<Vec<SocketServer>, Ben
     let place = BenchFolder::new(&options.turns.underseal, &options.directory, options.size)?;
     let built = &options.turns.underseal;
     if let Some(before) = &options.turns.before {
-        let (image, place) = (place.luks2("both", "4096")?, Arc::new(place));
+        let (image, place) = (place.luks2("both", "4096")?, Rc::new(place));
         let version = |name, underseal: &Path| {
             let socket = place.path("both.sock");
             let open = pinned(&vhost_user(place.open_with(underseal, &image), &socket));
