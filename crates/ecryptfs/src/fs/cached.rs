@@ -21,8 +21,9 @@ use super::times::show_next_change;
 use super::{Answer, Fs, locked, proc_path};
 use crate::file::{BegunWrite, FileVersion, OpenFile, begun_write};
 
-/// How long an open waits for a write that another program has begun to the lower file.
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// How long an open waits for a write that another program has begun to the lower file, before it
+/// locks the file and again after that.
+const LONGEST_WAIT: Duration = Duration::from_millis(500);
 
 /// The version of a lower file that the kernel's pages have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
