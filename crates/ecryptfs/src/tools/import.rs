@@ -1,5 +1,6 @@
 //! The lower form of a plain tree.
 
+mod acl;
 mod archive;
 mod tar;
 

@@ -10,8 +10,10 @@ use rustix::io::Errno;
 
 use crate::{Error, Result, proc_path};
 
-/// The list of an entry, and that of a folder's new entries.
-const LISTS: [&CStr; 2] = [c"system.posix_acl_access", c"system.posix_acl_default"];
+/// The xattr of an entry's list.
+pub(super) const ACCESS: &CStr = c"system.posix_acl_access";
+/// The xattr of the list that a folder's new entries get.
+pub(super) const DEFAULT: &CStr = c"system.posix_acl_default";
 
 /// Removes all lists of a new entry. The path is for messages.
 ///
@@ -26,7 +28,7 @@ pub(super) fn close_to_others(new: impl AsFd, path: &Path) -> Result<()> {
 /// Fails with the error of a list that is there and cannot be removed.
 pub(super) fn remove_lists(entry: impl AsFd, kept: &[(CString, Vec<u8>)]) -> std::result::Result<(), Errno> {
     let link = proc_path(entry);
-    for list in LISTS {
+    for list in [ACCESS, DEFAULT] {
         let is_kept = kept.iter().any(|(name, _)| **name == *list);
         if is_kept {
             continue;

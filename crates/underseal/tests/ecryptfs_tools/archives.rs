@@ -317,3 +317,32 @@ fn the_size_of_a_member_without_bytes_is_not_skipped() {
         assert!(there(path) && there(&format!("{path}.after")), "{path}");
     }
 }
+
+/// The group bits of the mode of a file with a list are the list's mask: without the list its group
+/// would have what only one user may do.
+#[test]
+fn access_control_lists_come_in() {
+    let scratch = Scratch::new();
+    scratch.file("pass", b"the test's passphrase\n");
+    let plain = scratch.path("plain");
+    fs::create_dir_all(plain.join("folder")).unwrap();
+    fs::write(plain.join("folder/file"), b"of two users").unwrap();
+    run(tool("setfacl").args(["-m", "u:nobody:rw,u:12345:r,g::-,o::-"]).arg(plain.join("folder/file")));
+    run(tool("setfacl").args(["-d", "-m", "u:daemon:rwx"]).arg(plain.join("folder")));
+    let lists = |tree: &Path| run(tool("getfacl").args(["--recursive", "."]).current_dir(tree));
+    for names in [&[][..], &["--numeric-owner"]] {
+        let archive = scratch.path("lists.tar");
+        run(tool("tar")
+            .args(["--acls", "-C"])
+            .arg(&plain)
+            .args(names)
+            .arg("-cf")
+            .arg(&archive)
+            .arg("folder"));
+        assert_done(&ecryptfs(&scratch, "import", &["lists.tar", "lower", "-o", ""]));
+        let lower = scratch.path("lower");
+        assert!(lists(&lower).contains("user:nobody:rw-"), "{}", lists(&lower));
+        assert_eq!(lists(&lower.join("folder")), lists(&plain.join("folder")));
+        fs::remove_dir_all(lower).unwrap();
+    }
+}

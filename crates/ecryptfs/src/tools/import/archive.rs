@@ -14,7 +14,9 @@ use std::io::{self, Read};
 use rustix::fs::makedev;
 use tar::{EntryType, Header};
 
+use super::acl;
 use crate::tools::attributes::TreeAttributes;
+use crate::tools::inherited::{ACCESS, DEFAULT};
 use crate::{Error, ErrorKind, Result, is_own_xattr};
 
 /// The largest description of a member: some xattrs of 64 KiB.
@@ -183,6 +185,8 @@ impl Described {
             b"gid" => self.gid = Some(text.ok().and_then(|text| text.parse().ok()).ok_or_else(wrong)?),
             b"mtime" => self.modified = Some(text.ok().and_then(time).ok_or_else(wrong)?),
             b"atime" => self.accessed = Some(text.ok().and_then(time).ok_or_else(wrong)?),
+            b"SCHILY.acl.access" => self.xattrs.push((ACCESS.into(), acl::to_xattr(value)?)),
+            b"SCHILY.acl.default" => self.xattrs.push((DEFAULT.into(), acl::to_xattr(value)?)),
             _ if key.starts_with(b"GNU.sparse.") => self.sparse = true,
             _ => {
                 let Some(name) = key.strip_prefix(b"SCHILY.xattr.") else { return Ok(()) };
@@ -270,7 +274,7 @@ fn cut() -> Error {
     bad("it ends without an end mark: it is cut, or no tar archive")
 }
 
-fn bad(why: impl std::fmt::Display) -> Error {
+pub(super) fn bad(why: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::BadFile, format!("the archive: {why}"))
 }
 
