@@ -58,6 +58,8 @@ impl Damage {
                     "what stands in its place is no LUKS header and no zeros, and may be somebody else's";
                 Err(Error::new(ErrorKind::Ambiguous, context))
             }
+            // The place of the second copy belongs to the header.
+            InPlace::Unreadable if self.place == HeaderCopy::Second => Ok(()),
             InPlace::Unreadable => {
                 let context = format!("a header copy that cannot be read is not overwritten: {}", self.why);
                 Err(Error::new(ErrorKind::Io, context))
@@ -244,6 +246,28 @@ pub(super) fn secure(to: &(impl Target + ?Sized), stored: &Stored) -> Result<()>
     good.map(|place| place.offset(size)).try_for_each(|at| storage::secure(to, at..at + size))
 }
 
+impl Stored {
+    /// Returns true when the device cannot read the other copy, which may be newer.
+    pub(super) fn may_be_older(&self) -> bool {
+        self.damage.as_ref().is_some_and(|damage| damage.in_place == InPlace::Unreadable)
+    }
+
+    /// Returns the error of a header other than the expected one.
+    pub(super) fn unexpected(&self) -> Error {
+        match &self.damage {
+            Some(Damage { why, .. }) if self.may_be_older() => {
+                let context = format!("the newer header copy may be the one that cannot be read: {why}");
+                Error::new(ErrorKind::Io, context)
+            }
+            _ => changed(),
+        }
+    }
+}
+
+fn changed() -> Error {
+    Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again")
+}
+
 /// Fails when the header on disk is no longer the header that was read.
 pub(super) fn unchanged(to: &(impl ReadAt + ?Sized), before: &Stored) -> Result<Stored> {
     is_same(read(to)?, before)
@@ -253,8 +277,10 @@ fn is_same(now: Option<Stored>, before: &Stored) -> Result<Stored> {
     // A header restored from a backup may have the same number and other contents.
     let same =
         |now: &Stored| now.binary == before.binary && now.metadata.document == before.metadata.document;
-    let changed = || Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again");
-    now.filter(same).ok_or_else(changed)
+    match now {
+        Some(now) if same(&now) => Ok(now),
+        now => Err(now.map_or_else(changed, |now| now.unexpected())),
+    }
 }
 
 /// Returns true when the second copy of a header without damage differs from the first copy.
@@ -330,7 +356,9 @@ fn newer(first: Copy, second: Result<Copy>) -> Stored {
         },
         Ok(_) => Stored { binary, metadata, digest, damage: None },
         Err(e) => {
-            let damage = damage(HeaderCopy::Second, &with_causes(&e).to_string());
+            let in_place = if e.kind() == ErrorKind::Io { InPlace::Unreadable } else { InPlace::Copy };
+            let why = with_causes(&e).to_string();
+            let damage = Some(Damage { place: HeaderCopy::Second, why, in_place });
             Stored { damage, binary, metadata, digest }
         }
     }

@@ -97,6 +97,8 @@ impl<'d> Ledger<'d> {
             let context = "the lock belongs to another volume's reencryption; try again";
             return Err(Error::new(ErrorKind::Busy, context));
         }
+        // The other copy may be older.
+        header.stored.damage.as_ref().map_or(Ok(()), |damage| damage.may_be_overwritten())?;
         let metadata = header.metadata();
         let of = parse(&header)?;
         let ResumeOptions { detached, allow_null, hot_zone } = *options;
@@ -152,12 +154,13 @@ impl<'d> Ledger<'d> {
         let now = read(&self.on)?;
         let same = |json: &Map<String, Value>| own(now.json(), &self.of) == own(json, &self.of);
         let is_own = now.uuid() == self.header.uuid();
-        if is_own && !same(self.header.json()) && !same(after) && self.is_newer_than(&now) {
+        if !is_own || !same(self.header.json()) && !same(after) {
+            let is_older = is_own && !now.stored.may_be_older() && self.is_newer_than(&now);
+            if !is_older {
+                return Err(now.stored.unexpected());
+            }
             self.take(now)?;
             return self.write_record(self.progress).and_then(|()| self.taken_over(None)).map(|()| true);
-        }
-        if !is_own || !same(self.header.json()) && !same(after) {
-            return Err(Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again"));
         }
         let is_other = now.json() != self.header.json();
         self.take(now)?;
@@ -320,7 +323,11 @@ impl crate::reencrypt::Ledger for Ledger<'_> {
     fn secure(&mut self) -> Result<()> {
         self.refresh()?;
         let _lock = self.on.lock(LockTo::Change)?;
-        store::secure(&self.on, &store::unchanged(&self.on, &self.header.stored)?)?;
+        let now = store::unchanged(&self.on, &self.header.stored)?;
+        store::secure(&self.on, &now)?;
+        // The step in progress is repeated next. With its copy lost, an older one would call the
+        // step's bytes old.
+        store::mend(&self.on, &now)?;
         self.header.is_secured = true;
         Ok(())
     }
@@ -355,8 +362,9 @@ impl crate::reencrypt::Ledger for Ledger<'_> {
 
     fn record(&mut self, progress: Progress) -> Result<()> {
         self.plan.check_progress(progress)?;
-        if let Some(attempt) = self.unsure.take() {
+        if let Some(attempt) = self.unsure {
             self.settle(attempt)?;
+            self.unsure = None;
         }
         let mut recorded = self.write_record(progress);
         // An update refuses a header that another program has changed, before writing.

@@ -49,7 +49,7 @@ fn faults() -> impl Strategy<Value = Vec<(u64, Fault, bool)>> {
     let fault = prop_oneof![
         (0..12u64).prop_map(Fault::Read),
         (0..12u64).prop_map(Fault::Write),
-        (0..40u64).prop_map(Fault::Full),
+        (0..10u64).prop_map(Fault::Full),
         (0..8u64).prop_map(Fault::Sync),
         (0..24u64).prop_map(Fault::Dead),
     ];
@@ -164,7 +164,7 @@ fn steps_that_do_not_fit_in_memory_are_done_in_pieces() {
     let faults = [
         vec![],
         vec![(2, Fault::Write(1), false)],
-        vec![(2, Fault::Full(1400), false), (3, Fault::Read(5), false)],
+        vec![(2, Fault::Full(175), false), (3, Fault::Read(5), false)],
         vec![(2, Fault::Sync(0), false), (9, Fault::Write(1), true)],
         vec![(2, Fault::Dead(9), false), (3, Fault::Dead(2), true)],
     ];

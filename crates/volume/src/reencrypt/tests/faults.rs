@@ -10,6 +10,9 @@ use super::*;
 
 const BLOCK: usize = 512;
 
+/// The unit in which a file system gives a file room.
+const PAGE: usize = 4096;
+
 /// A fault. It happens once for each time that it is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -17,7 +20,7 @@ pub(crate) enum Fault {
     Read(u64),
     /// The write after this many writes; half of it arrives.
     Write(u64),
-    /// A full disk: only this many new blocks can be written, until more room is made.
+    /// A full disk: only this many new pages can be written, until more room is made.
     Full(u64),
     /// The sync after this many syncs. The bytes are lost at the next loss of power, and not
     /// before.
@@ -165,13 +168,13 @@ impl Target for Disk {
         while at < end {
             let block = at / BLOCK;
             let next = end.min((block + 1) * BLOCK);
-            if inner.written.insert(block)
+            if inner.written.insert(at / PAGE)
                 && let Some(Fault::Full(room)) = &mut inner.fault
             {
                 let is_full = *room == 0;
                 *room = room.saturating_sub(1);
                 if is_full {
-                    inner.written.remove(&block);
+                    inner.written.remove(&(at / PAGE));
                     return Err(io::ErrorKind::StorageFull.into());
                 }
             }

@@ -2,6 +2,7 @@
 //! half of one.
 
 use super::*;
+use crate::ErrorKind;
 use crate::reencrypt::tests::faults::{Disk, Fault};
 
 #[test]
@@ -33,4 +34,69 @@ fn an_update_whose_sync_failed_is_made_sure_of_before_anything_relies_on_it() {
         assert!(plaintext(&volume, &bytes) == plain, "{fails} {dies}: bytes are lost");
     }
     assert!(failed > 100 && died > 100, "{failed} {died}");
+}
+
+/// A device whose header has the record of a step that is in progress in its first copy only: the
+/// update was cut off between the copies.
+fn with_an_older_second_copy() -> (Vec<u8>, VolumeKey) {
+    let (start, mut header, key) = disk();
+    let both = begin(&start, &mut header, key, &change(Protection::Journal));
+    let start = start.bytes().clone();
+    let second = usize::try_from(header.stored.binary.size).unwrap();
+    let number = |bytes: &[u8]| bytes[16..24].to_vec();
+    let cut = (0..60).find_map(|dies| {
+        let disk = Disk::new(start.clone());
+        disk.set(Some(Fault::Dead(dies)));
+        go_on(&disk, &disk, &both, false).unwrap_err();
+        disk.set(None);
+        let mut bytes = vec![0; start.len()];
+        disk.get(&mut bytes, 0);
+        let are_sound = bytes.starts_with(b"LUKS\xba\xbe") && bytes[second..].starts_with(b"SKUL\xba\xbe");
+        (are_sound && number(&bytes) > number(&bytes[second..])).then_some(bytes)
+    });
+    (cut.unwrap(), both)
+}
+
+#[test]
+fn a_copy_that_cannot_be_read_once_is_no_other_programs_change() {
+    let (start, both) = with_an_older_second_copy();
+    let (mut failed, plain) = (0, pattern(DATA));
+    for fails in 0..80 {
+        let disk = Disk::new(start.clone());
+        disk.set(Some(Fault::Read(fails)));
+        if let Err(e) = go_on(&disk, &disk, &both, false) {
+            assert_eq!(e.kind(), ErrorKind::Io, "{fails}: {e}");
+            failed += 1;
+            assert_eq!(go_on(&disk, &disk, &both, false).unwrap(), Outcome::Finished, "{fails}");
+        }
+        let mut bytes = vec![0; start.len()];
+        disk.get(&mut bytes, 0);
+        let volume = activate(&read(&bytes[..]).unwrap(), &both, OFFSET + DATA, false).unwrap();
+        assert!(plaintext(&volume, &bytes) == plain, "{fails}: bytes are lost");
+    }
+    assert!(failed > 10, "{failed}");
+}
+
+#[test]
+fn a_step_is_repeated_only_when_both_copies_call_it_begun() {
+    let (start, both) = with_an_older_second_copy();
+    let plain = pattern(DATA);
+    for dies in 0..60 {
+        let disk = Disk::new(start.clone());
+        disk.set(Some(Fault::Dead(dies)));
+        go_on(&disk, &disk, &both, false).unwrap_err();
+        disk.set(None);
+        let mut bytes = vec![0; start.len()];
+        disk.get(&mut bytes, 0);
+        let whole = bytes.clone();
+        // The first copy goes bad as well.
+        bytes[4096..8192].fill(0x55);
+        let bytes = if read(&bytes[..]).is_some() { bytes } else { whole };
+        let disk = Disk::new(bytes);
+        assert_eq!(go_on(&disk, &disk, &both, false).unwrap(), Outcome::Finished, "{dies}");
+        let mut bytes = vec![0; start.len()];
+        disk.get(&mut bytes, 0);
+        let volume = activate(&read(&bytes[..]).unwrap(), &both, OFFSET + DATA, false).unwrap();
+        assert!(plaintext(&volume, &bytes) == plain, "{dies}: bytes are lost");
+    }
 }
