@@ -6,6 +6,7 @@ mod channel;
 mod cut;
 mod expected;
 mod extents;
+mod loops;
 mod reopened;
 pub(crate) mod sysfs;
 mod trim;
@@ -30,6 +31,7 @@ use channel::FileChannel;
 use cut::KnownSize;
 use expected::Expected;
 pub use expected::{ExpectedBytes, Runs};
+use loops::LoopFile;
 pub use reopened::ReopenedFile;
 
 /// `_IOR(0x12, 114, size_t)` (linux/fs.h).
@@ -62,6 +64,8 @@ struct Shared {
     asking: Mutex<()>,
     /// Another filesystem has the file's pages and write-back errors.
     is_stacked: bool,
+    /// The file that a loop device lies on.
+    below: Option<LoopFile>,
     name: String,
     way: FileAccess,
     size: KnownSize,
@@ -142,11 +146,13 @@ impl FileDevice {
         };
         let losses = Arc::new(FlushLosses::new(&name));
         let is_stacked = write_back::is_stacked(&file);
+        let below = if kind.is_block_device() { LoopFile::below(&file, size) } else { None };
         let known = KnownSize::new(size, &file);
         let shared = Shared {
             file,
             asking: Mutex::default(),
             is_stacked,
+            below,
             name,
             way,
             size: known,
@@ -223,6 +229,7 @@ impl Device for FileDevice {
 
     fn need(&self, end: u64) {
         self.shared.size.need(end);
+        self.shared.below.iter().for_each(|below| below.need(end));
     }
 
     fn channel(&self, depth: u32) -> Result<Box<dyn Channel>> {

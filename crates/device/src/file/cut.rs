@@ -39,9 +39,9 @@ pub(super) struct KnownSize {
 }
 
 /// A fault of a file.
-enum Fault {
-    /// The size in bytes.
-    Short(u64),
+pub(super) enum Fault {
+    /// The size in bytes, and that of the bytes in use.
+    Short(u64, u64),
     /// Removed, or another file has its name.
     Lost,
 }
@@ -76,12 +76,13 @@ impl KnownSize {
 
     /// Returns the fault of a file, at the first look that finds it; then and later the file counts
     /// as cut.
-    fn look(&self, file: &File) -> Option<Fault> {
+    pub(super) fn look(&self, file: &File) -> Option<Fault> {
         // A file that cannot be looked at is no evidence.
         let of = file.metadata().ok()?;
         let size = if of.is_file() { of.len() } else { super::size(file).ok()? };
+        let needed = self.needed.load(SeqCst);
         let fault = match () {
-            () if size < self.needed.load(SeqCst) => Fault::Short(size),
+            () if size < needed => Fault::Short(size, needed),
             () if self.name.state(file).ok()? != NameState::Kept => Fault::Lost,
             () => return None,
         };
@@ -92,17 +93,21 @@ impl KnownSize {
 impl Shared {
     /// Fails with `EIO` once another program has made the file shorter, removed or replaced it.
     pub(super) fn miss_end(&self) -> Result<(), Errno> {
-        match self.size.look(&self.file) {
-            Some(Fault::Short(found)) => log::error!(
-                "{}: another program has made it shorter: it has {found} bytes, and {} are in use; what clients \
-                 wrote beyond is lost; nothing is written any more until the volume is opened again, or `resize` takes the new size",
-                self.name,
-                self.size.needed.load(SeqCst)
+        let own = self.size.look(&self.file).map(|fault| (fault, &self.name));
+        let fault = own.or_else(|| {
+            let below = self.below.as_ref()?;
+            let fault = below.look()?;
+            self.size.is_cut.store(true, SeqCst);
+            Some((fault, &below.name))
+        });
+        match fault {
+            Some((Fault::Short(found, needed), name)) => log::error!(
+                "{name}: another program has made it shorter: it has {found} bytes, and {needed} are in use; what clients \
+                 wrote beyond is lost; nothing is written any more until the volume is opened again, or `resize` takes the new size"
             ),
-            Some(Fault::Lost) => log::error!(
-                "{}: another program has removed it, or put another file in its place: nothing that clients write would be found \
-                 there; nothing is written any more",
-                self.name
+            Some((Fault::Lost, name)) => log::error!(
+                "{name}: another program has removed it, or put another file in its place: nothing that clients write would be found \
+                 there; nothing is written any more"
             ),
             None => {}
         }

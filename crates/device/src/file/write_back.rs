@@ -16,6 +16,7 @@ use std::sync::PoisonError;
 use rustix::fs::{fdatasync, fstatfs};
 use rustix::io::Errno;
 
+use super::loops::LoopFile;
 use super::{File, Shared};
 
 /// An offset beyond every file: no page lies there, so the call waits for nothing.
@@ -31,18 +32,23 @@ impl Shared {
     pub(super) fn note_write_back_errors(&self) -> Result<(), Errno> {
         // The kernel reports an error once: the thread that comes second must find it noted.
         let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
-        let asked = if self.is_stacked { Err(Errno::NOSYS) } else { ask(&self.file) };
-        let asked = match asked {
-            Err(Errno::NOSYS | Errno::PERM | Errno::SPIPE | Errno::INVAL) => fdatasync(&self.file),
-            asked => asked,
-        };
+        let asked =
+            ask(&self.file, self.is_stacked).and_then(|()| self.below.as_ref().map_or(Ok(()), LoopFile::ask));
         asked.unwrap_or_else(|e| self.losses.fail(e));
         self.is_whole()
     }
 }
 
 /// The write-back error that this open file has not reported yet.
-fn ask(file: &File) -> Result<(), Errno> {
+pub(super) fn ask(file: &File, is_stacked: bool) -> Result<(), Errno> {
+    let asked = if is_stacked { Err(Errno::NOSYS) } else { ask_pages(file) };
+    match asked {
+        Err(Errno::NOSYS | Errno::PERM | Errno::SPIPE | Errno::INVAL) => fdatasync(file),
+        asked => asked,
+    }
+}
+
+fn ask_pages(file: &File) -> Result<(), Errno> {
     // SAFETY: the descriptor is open, and no memory is passed.
     let result =
         unsafe { libc::sync_file_range(file.as_raw_fd(), NOWHERE, 1, libc::SYNC_FILE_RANGE_WAIT_BEFORE) };
@@ -54,10 +60,10 @@ pub(super) fn errno(e: &io::Error) -> Errno {
     Errno::from_io_error(e).unwrap_or(Errno::IO)
 }
 
-/// True where the file's pages, and with them its write-back errors, belong to a file of another
-/// filesystem (overlayfs).
+/// True where another file, of another filesystem or of a FUSE server, has the write-back errors.
 pub(super) fn is_stacked(file: &File) -> bool {
     const OVERLAYFS: i64 = 0x794c_7630;
+    const FUSE: i64 = 0x6573_5546;
     #[allow(clippy::unnecessary_cast, reason = "f_type's width differs between architectures")]
-    fstatfs(file).is_ok_and(|s| s.f_type as i64 == OVERLAYFS)
+    fstatfs(file).is_ok_and(|s| [OVERLAYFS, FUSE].contains(&(s.f_type as i64)))
 }

@@ -39,6 +39,8 @@ impl NbdSocket {
     /// Tells the server that no more requests come. Without this message the server sees the
     /// connection close.
     pub(super) fn say_goodbye(&self) {
+        // The server closes its side then, which is no loss.
+        self.count();
         let goodbye = RequestHeader {
             flags: CommandFlags::empty(),
             command: RequestType::Disconnect,

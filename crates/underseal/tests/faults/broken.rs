@@ -190,7 +190,7 @@ fn a_sync_of_the_reencryption_that_the_disk_fails_fails_every_later_flush() {
     let reencrypt = format!("reencrypt disk --passphrase-file {}", text(&broken.volume.passphrase));
     operator.does(&format!("{reencrypt} --init-only"));
     broken.fail();
-    operator.is_refused(&format!("{reencrypt} --resume-only"), 1, "cannot sync");
+    operator.is_refused(&format!("{reencrypt} --resume-only"), 1, "a sync of the image failed");
     broken.recover();
     assert_eq!(Client::connect(&server.socket()).unwrap().flush(), Err(EIO));
     operator.is_refused("close disk", 8, "acknowledged writes may be lost");

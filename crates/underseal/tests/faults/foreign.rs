@@ -129,6 +129,25 @@ fn on_overlayfs_an_fsync_by_another_program_hides_no_loss_either() {
     is_told(&operator, &volume, server);
 }
 
+/// The flush of a loop device syncs its file, whose error goes to the program that flushed.
+#[test]
+fn on_a_loop_device_an_fsync_by_another_program_hides_no_loss_either() {
+    if let Some(reason) = cannot_mount() {
+        return skip("a foreign fsync of a loop device", reason);
+    }
+    let operator = Operator::new();
+    let thin = Thin::new(&operator.scratch);
+    let mut volume = Thin::volume(&operator.scratch, thin.disk.directory());
+    let device = Loop::attach(&volume.image, &[]);
+    let file = std::mem::replace(&mut volume.image, device.device().into());
+    let server = operator.serve(&volume, &["--name", "image"]);
+    write_and_leave(&server);
+    fails(tool("sync").arg(&volume.image));
+    run(tool("sync").arg(&volume.image));
+    run(tool("sync").arg(&file));
+    is_told(&operator, &volume, server);
+}
+
 #[test]
 fn cryptsetup_that_changes_the_header_hides_no_loss() {
     is_told_after(

@@ -235,7 +235,6 @@ impl LinkState {
             self.shared.note_loss(&socket);
         } else {
             socket.say_goodbye();
-            socket.count();
         }
         socket.shut();
         self.want_connection();
