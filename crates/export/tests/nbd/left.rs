@@ -2,7 +2,7 @@
 
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use underseal_device::OpenOptions;
 use underseal_export::nbd::protocol::{CommandFlags, RequestType};
@@ -83,16 +83,48 @@ fn zeros_before_a_disconnect_are_written_before_the_next_client_is_served() {
     assert!(next.read(SIZE - PIECE as u64, PIECE) == [0; PIECE], "zeros that were asked for are not there");
 }
 
+/// A client that disconnects repeats no request on another connection, so that one need not wait.
+#[test]
+fn zeros_before_a_disconnect_keep_no_client_waiting_that_is_served_already() {
+    let disk = Disk::new("aes-xts-plain64", OpenOptions::default());
+    let mut other = disk.client(false);
+    for pause in 1..100 {
+        let (mut first, socket) = half_closing(&disk);
+        for _ in 0..60 {
+            zero_all(&mut first);
+        }
+        first.send(RequestType::Disconnect, CommandFlags::empty(), 0, 0, &[]);
+        std::thread::sleep(Duration::from_millis(pause));
+        let begun = Instant::now();
+        socket.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(other.write(0, &[7; PIECE]).error, 0);
+        let waited = begun.elapsed();
+        disk.client(false).read(0, PIECE);
+        let all = begun.elapsed();
+        // Requests of a client that leaves before the server has read all of them are given up.
+        if all > Duration::from_millis(50) {
+            assert!(waited * 2 < all, "a write took {waited:?} beside zeros of {all:?}");
+            return;
+        }
+    }
+    panic!("the zeros take no time");
+}
+
+/// Connects a client, and returns its socket, too.
+fn half_closing(disk: &Disk) -> (Talker, UnixStream) {
+    let socket = UnixStream::connect(disk.served.socket()).unwrap();
+    let stream: Box<dyn Stream> = Box::new(socket.try_clone().unwrap());
+    let mut client = Client::greet(stream, FLAGS).unwrap();
+    client.go("").unwrap();
+    (Talker { client, next: 0 }, socket)
+}
+
 /// The replies to a client that reads none of them wait; its requests have ended.
 #[test]
 fn a_client_that_closes_its_side_and_reads_nothing_keeps_no_client_waiting() {
     for disconnects in [false, true] {
         let disk = Disk::new("aes-xts-plain64", OpenOptions::default());
-        let socket = UnixStream::connect(disk.served.socket()).unwrap();
-        let stream: Box<dyn Stream> = Box::new(socket.try_clone().unwrap());
-        let mut client = Client::greet(stream, FLAGS).unwrap();
-        client.go("").unwrap();
-        let mut half = Talker { client, next: 0 };
+        let (mut half, socket) = half_closing(&disk);
         for _ in 0..16 {
             half.send(RequestType::Read, CommandFlags::empty(), 0, 1 << 20, &[]);
         }

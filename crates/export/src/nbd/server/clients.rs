@@ -71,6 +71,8 @@ struct Client {
     admitted: Option<u64>,
     /// False when the last of its requests has ended, and it sends no more.
     has_requests: bool,
+    /// False after its request to disconnect: it repeats no request on another connection.
+    repeats: bool,
     /// The handler's eventfd, which is raised when the server stops.
     wake: Option<OwnedFd>,
 }
@@ -143,6 +145,7 @@ impl Clients {
             phase: Phase::Silent,
             admitted: None,
             has_requests: true,
+            repeats: true,
             wake: None,
         };
         table.clients.insert(id, client);
@@ -185,17 +188,22 @@ impl Clients {
         }
     }
 
-    /// Returns true when another client has left, and its requests have not ended.
+    /// Returns true when another client has left without a request to disconnect, and its requests
+    /// have not ended.
     pub(super) fn others_have_left(&self, id: Id) -> bool {
         let table = self.lock();
         if table.serving <= 1 {
             return false;
         }
-        let others = table
-            .clients
-            .iter()
-            .filter(|(other, client)| **other != id && client.has_requests && client.admitted.is_some());
+        let others = table.clients.iter().filter(|(other, client)| {
+            **other != id && client.has_requests && client.repeats && client.admitted.is_some()
+        });
         has_any_left(others.map(|(_, client)| &client.socket))
+    }
+
+    /// Notes a client's request to disconnect.
+    pub(super) fn disconnects(&self, id: Id) {
+        self.lock().clients.get_mut(&id).into_iter().for_each(|client| client.repeats = false);
     }
 
     /// Notes that a client has no requests any more. It may not have read the replies yet.

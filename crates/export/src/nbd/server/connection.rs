@@ -87,7 +87,13 @@ impl StopSignal {
         self.0.shared.clients.requests_ended(self.0.id);
     }
 
-    /// Returns true when another client has left, and its requests have not ended. A client with
+    /// Notes the client's request to disconnect.
+    pub fn disconnects(&self) {
+        self.0.shared.clients.disconnects(self.0.id);
+    }
+
+    /// Returns true when another client has left without a request to disconnect, and its requests
+    /// have not ended. A client with
     /// several connections repeats requests of one that broke on another one: what it writes there
     /// must wait until the old requests have ended.
     pub fn others_have_left(&self) -> bool {

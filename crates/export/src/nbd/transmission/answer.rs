@@ -1,5 +1,7 @@
 //! Replies to completed and refused requests.
 
+use std::time::{Duration, Instant};
+
 use underseal_datapath::{Buffer, Completion, Error as Failure, ErrorKind as Kind};
 
 use super::take::Taken;
@@ -11,6 +13,9 @@ use crate::nbd::protocol::{
 
 /// The most extents in one answer.
 const EXTENTS: usize = 500;
+
+/// How long extents are looked for. Meanwhile the client's other requests wait.
+const LIMIT: Duration = Duration::from_millis(100);
 
 impl Transmission {
     /// Returns the error for a request that is refused because of its command and flags.
@@ -132,7 +137,8 @@ impl Transmission {
         Taken::Yes
     }
 
-    /// Returns the extents of a range; adjacent extents of one kind are merged.
+    /// Returns the extents of a range; adjacent extents of one kind are merged. Where the lower
+    /// device takes long to tell them, the first ones.
     fn extents(&self, request: &RequestHeader) -> impl Iterator<Item = (u32, ExtentState)> + '_ {
         let (mut at, end) = (request.offset, request.offset + u64::from(request.length));
         let state = move |at: u64| {
@@ -142,16 +148,20 @@ impl Transmission {
             state.set(ExtentState::ZERO, status.zero);
             Some((status.len.min(end - at), state))
         };
+        let (start, begun, mut ahead) = (request.offset, Instant::now(), None);
         std::iter::from_fn(move || {
-            if at >= end {
+            if at >= end || at > start && begun.elapsed() > LIMIT {
                 return None;
             }
-            let (mut len, kind) = state(at)?;
-            while at + len < end
-                && let Some((more, next)) = state(at + len)
-                && next == kind
-            {
-                len += more;
+            let (mut len, kind) = ahead.take().or_else(|| state(at))?;
+            while at + len < end && begun.elapsed() <= LIMIT {
+                match state(at + len) {
+                    Some((more, next)) if next == kind => len += more,
+                    other => {
+                        ahead = other;
+                        break;
+                    }
+                }
             }
             at += len;
             // The range's length has 32 bits, so this length has, too.

@@ -95,6 +95,7 @@ impl Transmission {
         }
         let taken = if request.command == RequestType::Disconnect {
             self.closing = true;
+            self.stop.disconnects();
             Taken::Yes
         } else {
             self.start(request)
