@@ -3,7 +3,8 @@
 //! Linux sets a file's times first, and copies the bytes then, under the inode's lock: a reader
 //! that has seen the new times may see the old bytes, and nothing says that there are new ones. No
 //! thread waits for the lock here, since a writer can hold it for as long as he likes: his bytes
-//! may lie in a file of a mount of his own, which gives no page.
+//! may lie in a file of a mount of his own, which gives no page. A direct write (`O_DIRECT`) over
+//! bytes that the file has shares the lock with readers.
 
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
@@ -29,6 +30,8 @@ pub(crate) enum BegunWrite {
     No,
     /// A write is under way.
     Yes,
+    /// The file changed a moment ago, and at most a direct write over its bytes is under way.
+    OnlyDirect,
     /// The file changed a moment ago, and its file system does not say.
     Unknown,
 }
@@ -40,7 +43,7 @@ pub(crate) fn begun_write(path: &str, look: &Stat) -> BegunWrite {
         return BegunWrite::No;
     }
     match open_to_look(path).map(read_behind) {
-        Some(Ok(_)) => BegunWrite::No,
+        Some(Ok(_)) => BegunWrite::OnlyDirect,
         Some(Err(Errno::AGAIN)) => BegunWrite::Yes,
         Some(Err(_)) | None => BegunWrite::Unknown,
     }
@@ -75,13 +78,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_nobody_writes_to_has_no_begun_write() {
+    fn a_file_without_writers_has_no_begun_write() {
         let file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let mut look = fstat(&file).unwrap();
         let kind = u32::try_from(fstatfs(&file).unwrap().f_type).unwrap();
         let says = LOCK_FOR_DIRECT_READS.contains(&kind);
-        let expected = if says { BegunWrite::No } else { BegunWrite::Unknown };
+        let expected = if says { BegunWrite::OnlyDirect } else { BegunWrite::Unknown };
         assert_eq!(begun_write(&path, &look), expected);
         // The times that a program can set do not matter.
         file.set_modified(SystemTime::now() - Duration::from_secs(1000)).unwrap();

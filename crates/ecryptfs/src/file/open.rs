@@ -3,6 +3,8 @@
 mod again;
 mod writable;
 
+pub(super) use writable::WritableState;
+
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

@@ -1,6 +1,9 @@
 //! Sizes: growth in encrypted zeros, as the format has no holes; cuts; reserved room.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstat, ftruncate, seek};
 use rustix::io::Errno;
@@ -14,6 +17,12 @@ use crate::{EXTENT, FileHeader, HeaderLocation, durable};
 /// reads a file in /proc.
 const PATIENCE: u64 = 8;
 
+/// The time for which zeros are written before other requests get the file.
+const TURN: Duration = Duration::from_millis(50);
+
+/// The time that these requests have for taking the lock, which is not a fair one.
+const PAUSE: Duration = Duration::from_millis(1);
+
 impl OpenFile {
     /// Cuts the file, or lets it grow in zeros.
     ///
@@ -24,8 +33,11 @@ impl OpenFile {
         let mut state = self.writing()?;
         match &mut *state {
             FileState::Plain => Ok(ftruncate(self, len)?),
-            FileState::Sealed(sealed) if len > sealed.size() => self.grow(sealed, len, is_over),
-            FileState::Sealed(sealed) => self.cut(sealed, len),
+            FileState::Sealed(sealed) if len <= sealed.size() => self.cut(sealed, len),
+            FileState::Sealed(_) => {
+                drop(state);
+                self.grow(len, is_over)
+            }
             _ => Err(Errno::ROFS.into()),
         }
     }
@@ -76,42 +88,98 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Makes an encrypted file grow to `len` bytes.
-    pub(super) fn grow(
+    /// Makes an encrypted file grow to `len` bytes, in turns: between them other requests have it.
+    pub(super) fn grow(&self, len: u64, is_over: IsOver<'_>) -> Result<(), FsError> {
+        let mut zeroed = None;
+        loop {
+            let mut state = self.writing()?;
+            let FileState::Sealed(sealed) = &mut *state else { return Err(Errno::ROFS.into()) };
+            if sealed.size() >= len || self.grow_for_a_turn(sealed, len, &mut zeroed, is_over)? {
+                return Ok(());
+            }
+            drop(state);
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Writes zeros behind the end, and the new size after the last of them. `zeroed` is where the
+    /// zeros of earlier turns end. Returns true when the file has grown.
+    fn grow_for_a_turn(
         &self,
         sealed: &mut EncryptedFile,
         len: u64,
+        zeroed: &mut Option<u64>,
         is_over: IsOver<'_>,
-    ) -> Result<(), FsError> {
-        let old = sealed.size();
-        let before = sealed.place_of(around(0, old).1)?;
-        let after = sealed.place_of(around(0, len).1)?;
-        let reserve = || -> Result<(), FsError> {
-            if after - before > RUN as u64 {
-                // So that a full disk is noticed before the write.
-                let reserved = fallocate(self, FallocateFlags::KEEP_SIZE, before, after - before);
-                if let Err(e @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) = reserved {
-                    return Err(e.into());
+    ) -> Result<bool, FsError> {
+        let size = sealed.size();
+        let before = sealed.place_of(around(0, size).1)?;
+        let grown = || -> Result<u64, FsError> {
+            let from = match *zeroed {
+                None => {
+                    self.reserve(before, sealed.place_of(around(0, len).1)?)?;
+                    size
                 }
-            }
-            Ok(())
+                // The file was cut between two turns, and its zeros with it.
+                Some(end) if lower_size(&fstat(self)?) < sealed.place_of(around(0, end).1)? => size,
+                Some(end) => end.max(size),
+            };
+            self.zero_for_a_turn(sealed, from..len, is_over)
         };
-        let grown = reserve().and_then(|()| self.zero(sealed, old, len, is_over));
-        grown.and_then(|()| self.set_size(sealed, len)).inspect_err(|_| {
+        let reached = grown().and_then(|reached| {
+            if reached == len { self.set_size(sealed, len).map(|()| reached) } else { Ok(reached) }
+        });
+        let reached = reached.inspect_err(|_| {
             // Written or reserved bytes are behind the end, so they are invisible even if this
             // fails too.
             let _ = ftruncate(self, before);
-        })
+        })?;
+        *zeroed = Some(reached);
+        Ok(reached == len)
     }
 
-    /// Writes encrypted zeros over a range, which may be behind the end.
-    fn zero(&self, sealed: &EncryptedFile, from: u64, to: u64, is_over: IsOver<'_>) -> Result<(), FsError> {
-        let size = sealed.size();
+    /// Reserves room in the lower file, so that a full disk is noticed before the write.
+    fn reserve(&self, from: u64, to: u64) -> Result<(), FsError> {
+        if to - from > RUN as u64 {
+            let reserved = fallocate(self, FallocateFlags::KEEP_SIZE, from, to - from);
+            if let Err(e @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) = reserved {
+                return Err(e.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes zeros over a range of an encrypted file, in turns, up to the file's end.
+    fn zero(&self, mut range: Range<u64>, is_over: IsOver<'_>) -> Result<(), FsError> {
+        loop {
+            let mut state = self.writing()?;
+            let FileState::Sealed(sealed) = &mut *state else { return Err(Errno::ROFS.into()) };
+            range.end = range.end.min(sealed.size());
+            if range.start >= range.end {
+                return Ok(());
+            }
+            range.start = self.zero_for_a_turn(sealed, range.clone(), is_over)?;
+            drop(state);
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Writes encrypted zeros over a range, which may be behind the end, or over its beginning.
+    /// Returns where they end: at the range's end, or between two extents.
+    fn zero_for_a_turn(
+        &self,
+        sealed: &EncryptedFile,
+        Range { start: from, end: to }: Range<u64>,
+        is_over: IsOver<'_>,
+    ) -> Result<u64, FsError> {
+        let (size, begun) = (sealed.size(), Instant::now());
         let (mut next, last) = around(from, to);
         let mut run = vec![0; RUN.min(to_usize((last - next).min(RUN as u64) * EXTENT_BYTES))];
         for turn in 1.. {
             if next == last {
                 break;
+            }
+            if turn > 1 && begun.elapsed() > TURN {
+                return Ok(next * EXTENT_BYTES);
             }
             if turn % PATIENCE == 0 && is_over() {
                 return Err(Errno::INTR.into());
@@ -140,7 +208,7 @@ impl OpenFile {
             self.write_all_extents(sealed, next, run, &old)?;
             next += count as u64;
         }
-        Ok(())
+        Ok(to)
     }
 
     /// Implements fallocate(2): reserves room, or writes zeros. An encrypted file has no holes.
@@ -175,14 +243,17 @@ impl OpenFile {
                     other => Ok(other?),
                 }
             }
-            f if f.is_empty() && end > size => self.grow(sealed, end, is_over),
-            f if f.is_empty() => Ok(()),
+            f if f.is_empty() => {
+                drop(state);
+                self.grow(end, is_over)
+            }
             FallocateFlags::ZERO_RANGE => {
+                drop(state);
                 // First what may find a full disk: the kernel keeps its pages after an error.
-                if end > size && !keep {
-                    self.grow(sealed, end, is_over)?;
+                if !keep {
+                    self.grow(end, is_over)?;
                 }
-                if offset < size { self.zero(sealed, offset, end.min(size), is_over) } else { Ok(()) }
+                self.zero(offset..end.min(size), is_over)
             }
             _ => Err(Errno::OPNOTSUPP.into()),
         }

@@ -27,6 +27,11 @@ impl FileVersion {
             size: stat.st_size,
         }
     }
+
+    /// Returns true when no write lies between the two versions, as far as a file's times show.
+    pub(crate) fn has_bytes_of(&self, other: &Self) -> bool {
+        (self.mtime, self.size) == (other.mtime, other.size)
+    }
 }
 
 /// The version that an open file has from this mount; `None` after a change of another program.

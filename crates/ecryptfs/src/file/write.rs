@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use rustix::io::Errno;
 
-use super::open::{EncryptedFile, FileState, append_most, write_most, write_size};
+use super::open::{EncryptedFile, FileState, WritableState, append_most, write_most, write_size};
 use super::whole::OldExtents;
 use super::{EXTENT_BYTES, FsError, IsOver, OpenFile, around, to_usize};
 use crate::{EXTENT, HeaderLocation};
@@ -42,7 +42,7 @@ impl OpenFile {
         let (WritePlace::At(offset) | WritePlace::AtEnd(offset) | WritePlace::End(offset)) = place;
         let grows = matches!(place, WritePlace::At(_)) && self.grows_far(offset);
         let _busy = grows.then(|| self.busy());
-        let mut state = self.writing()?;
+        let mut state = self.writing_from(place, is_over)?;
         let FileState::Sealed(sealed) = &mut *state else { return Err(Errno::ROFS.into()) };
         let offset = match place {
             WritePlace::At(offset) => offset,
@@ -51,9 +51,6 @@ impl OpenFile {
             WritePlace::End(_) => sealed.size(),
         };
         let end = offset.checked_add(len as u64).ok_or(Errno::FBIG)?;
-        if offset > sealed.size() {
-            self.grow(sealed, offset, is_over)?;
-        }
         let size = sealed.size();
         let skip = to_usize(offset % EXTENT_BYTES);
         let (first, last) = around(offset, end);
@@ -88,6 +85,20 @@ impl OpenFile {
             self.set_size(sealed, reached)?;
         }
         short.answer((whole, failed))
+    }
+
+    /// Locks the file for a write, and lets it grow up to the place of the write before.
+    fn writing_from(&self, place: WritePlace, is_over: IsOver<'_>) -> Result<WritableState<'_>, FsError> {
+        loop {
+            let state = self.writing()?;
+            match (place, &*state) {
+                (WritePlace::At(offset), FileState::Sealed(sealed)) if offset > sealed.size() => {
+                    drop(state);
+                    self.grow(offset, is_over)?;
+                }
+                _ => return Ok(state),
+            }
+        }
     }
 
     /// Reads an extent before a part of it is written: zeros behind the file's end.

@@ -77,15 +77,16 @@ impl Fs {
         let fd = self.nodes.fd(&node)?;
         self.has_its_names(&node)?;
         let open = node.open_file();
-        let begin = || open.as_deref().map(OpenFile::change);
+        let begin =
+            |sets_times| (open.as_deref().map(OpenFile::change), self.change_closed(&node, sets_times));
         if change.sets(set::MODE) {
-            let _change = begin();
+            let _change = begin(false);
             chmodat(CWD, proc_path(&fd), Mode::from_raw_mode(change.mode & 0o7777), AtFlags::empty())?;
         }
         if change.sets(set::UID | set::GID) {
             let uid = change.sets(set::UID).then(|| Uid::from_raw(change.uid));
             let gid = change.sets(set::GID).then(|| Gid::from_raw(change.gid));
-            let _change = begin();
+            let _change = begin(false);
             chownat(&fd, "", uid, gid, AtFlags::EMPTY_PATH)?;
         }
         if change.sets(set::SIZE) {
@@ -111,7 +112,7 @@ impl Fs {
                 last_access: time(set::ATIME, set::ATIME_NOW, change.atime),
                 last_modification: time(set::MTIME, set::MTIME_NOW, change.mtime),
             };
-            let _change = begin();
+            let _change = begin(true);
             utimensat(&fd, "", &times, AtFlags::EMPTY_PATH)?;
         }
         self.attributes(&node)
@@ -158,7 +159,9 @@ impl Fs {
                     None => file::size_of(&self.view, &proc_path(&lower), stat)
                         .map_err(|e| self.tell(node, "read the size", &e.into()))?,
                 };
-                let is_whole = begun_write(&proc_path(&lower), stat) == BegunWrite::No;
+                // A direct write over the header is of one block.
+                let begun = begun_write(&proc_path(&lower), stat);
+                let is_whole = matches!(begun, BegunWrite::No | BegunWrite::OnlyDirect);
                 slot = locked(&node.file);
                 slot.size = (is_whole && show_next_change(&lower, stat)).then_some((look, size));
                 Ok(size)

@@ -14,16 +14,20 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Stat, fstat};
+use rustix::fs::{FileType, Stat, fstat};
 
-use super::nodes::FileNode;
+use super::nodes::{FileIdentity, FileNode};
 use super::times::show_next_change;
 use super::{Answer, Fs, locked, proc_path};
-use crate::file::{BegunWrite, FileVersion, OpenFile, begun_write};
+use crate::file::{BegunWrite, FileVersion, LowerDescriptor, OpenFile, begun_write};
 
 /// How long an open waits for a write that another program has begun to the lower file, before it
 /// locks the file and again after that.
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
+
+/// How long pages that were dropped count as right in a file whose version is unknown: as long as
+/// the kernel keeps attributes.
+const FRESH: Duration = Duration::from_secs(1);
 
 /// The version of a lower file that the kernel's pages have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -44,11 +48,58 @@ pub(super) enum Patience {
     Refuse,
 }
 
+/// A change of a closed file's attributes or names through this mount, until it is dropped: the
+/// kernel's pages stay right.
+pub(super) struct ClosedChange {
+    node: Arc<FileNode>,
+    lower: LowerDescriptor,
+    before: FileVersion,
+    sets_times: bool,
+}
+
+impl Fs {
+    /// Begins such a change. `None` for what is open, or no regular file.
+    pub(super) fn change_closed(&self, node: &Arc<FileNode>, sets_times: bool) -> Option<ClosedChange> {
+        if node.kind != FileType::RegularFile || node.open_file().is_some() {
+            return None;
+        }
+        let lower = self.nodes.fd(node).ok()?;
+        let before = FileVersion::of(&fstat(&lower).ok()?);
+        Some(ClosedChange { node: node.clone(), lower, before, sets_times })
+    }
+
+    /// Begins a change of the names of the lower file with these attributes.
+    pub(super) fn change_names(&self, of: &Stat) -> Option<ClosedChange> {
+        self.change_closed(&self.nodes.known(FileIdentity::of(of))?, false)
+    }
+}
+
+impl Drop for ClosedChange {
+    fn drop(&mut self) {
+        let Ok(look) = fstat(&self.lower) else { return };
+        let now = FileVersion::of(&look);
+        let is_same = self.sets_times || now.has_bytes_of(&self.before);
+        if now == self.before || !is_same || !show_next_change(&self.lower, &look) {
+            return;
+        }
+        let mut slot = locked(&self.node.file);
+        if slot.cached == CachedPages::Of(self.before) {
+            slot.cached = CachedPages::Of(now);
+        }
+        slot.size = match slot.size {
+            Some((then, size)) if then == self.before => Some((now, size)),
+            other => other,
+        };
+    }
+}
+
 /// A file's turn to be opened.
 pub(super) struct OpeningTurn<'a> {
     _turn: MutexGuard<'a, ()>,
     /// Whether the kernel's pages are those of the lower file.
     pub(super) are_pages_right: bool,
+    /// The version of the lower file for which they are.
+    version: Option<FileVersion>,
 }
 
 impl Fs {
@@ -69,7 +120,7 @@ impl Fs {
         if open.as_ref().is_some_and(|file| file.is_writable()) {
             // Bytes that are written past the pages do not always reach them (before Linux 6.6).
             let are_pages_right = !locked(&node.file).is_direct;
-            return Ok(Some(OpeningTurn { _turn: turn, are_pages_right }));
+            return Ok(Some(OpeningTurn { _turn: turn, are_pages_right, version: None }));
         }
         open.iter().for_each(|file| file.regain_lock());
         let lower = self.nodes.fd(node)?;
@@ -90,10 +141,11 @@ impl Fs {
                 self.tell(node, "read the header again", &e);
             }
             are_pages_right = self.drop_pages(node);
+            locked(&node.file).dropped = Some((FileVersion::of(&look), Instant::now()));
         }
         let is_known = are_pages_right && is_whole && show_next_change(&lower, &look);
         locked(&node.file).cached = if is_known { now } else { CachedPages::Unknown };
-        Ok(Some(OpeningTurn { _turn: turn, are_pages_right }))
+        Ok(Some(OpeningTurn { _turn: turn, are_pages_right, version: Some(FileVersion::of(&look)) }))
     }
 
     /// Drops the kernel's pages of a file whose lower file was changed before it was locked for an
@@ -107,10 +159,11 @@ impl Fs {
     ) -> Answer<bool> {
         let look = fstat(file)?;
         let now = CachedPages::Of(FileVersion::of(&look));
-        let (is_right, follows) = {
+        let (is_known, follows) = {
             let slot = locked(&node.file);
             (slot.cached == now, slot.follows_kernel())
         };
+        let is_right = is_known || opening.are_pages_right && opening.version == Some(FileVersion::of(&look));
         if follows {
             return Ok(true);
         }
@@ -142,7 +195,13 @@ impl Fs {
         let Some(file) = node.open_file().filter(|file| !file.is_writable()) else { return Ok(true) };
         file.regain_lock();
         let now = FileVersion::of(&fstat(self.nodes.fd(node)?)?);
-        if locked(&node.file).cached == CachedPages::Of(now) {
+        let (cached, dropped) = {
+            let slot = locked(&node.file);
+            (slot.cached, slot.dropped)
+        };
+        // The kernel takes no size from a reply before which it dropped pages: it has to ask again.
+        let is_fresh = dropped.is_some_and(|(then, at)| then == now && at.elapsed() < FRESH);
+        if cached == CachedPages::Of(now) || is_fresh {
             return Ok(true);
         }
         Ok(self.begin_opening(node, patience)?.is_some())
@@ -158,7 +217,7 @@ fn wait_for_write(lower: impl AsFd, look: &Stat, patience: Patience) -> Option<b
     loop {
         match begun_write(&path, look) {
             BegunWrite::No => return Some(true),
-            BegunWrite::Unknown => return Some(false),
+            BegunWrite::OnlyDirect | BegunWrite::Unknown => return Some(false),
             BegunWrite::Yes if patience == Patience::Refuse => return None,
             BegunWrite::Yes if begun.elapsed() > LONGEST_WAIT => return Some(false),
             BegunWrite::Yes => std::thread::sleep(LOOK),

@@ -182,7 +182,9 @@ impl Fs {
         self.nodes.has_its_names(&node)?;
         self.become_caller(by, 0o022)?;
         let _beside = self.make_beside(&folder, &lower)?;
+        let change = self.change_closed(&node, false);
         linkat(CWD, proc_path(&fd), &folder, &*lower, AtFlags::SYMLINK_FOLLOW)?;
+        drop(change);
         let stat = fstat(fd.as_fd())?;
         let node = self.nodes.enter(&stat, Some((&parent, &lower)), None);
         self.told(node, stat)
@@ -197,6 +199,7 @@ impl Fs {
         self.nodes.was_found(&before, &parent, &lower)?;
         let _beside = self.beside(&[(&folder, &lower)]);
         let _owner = self.only_as_owner(by, &[(&folder, Some(&before))])?;
+        let _change = (before.st_nlink > 1).then(|| self.change_names(&before));
         match unlinkat(&folder, &*lower, flags) {
             Err(Errno::NOTEMPTY) if self.sweep(&folder, &lower) => unlinkat(&folder, &*lower, flags)?,
             Err(Errno::PERM) => return Err(self.refused(&[(&parent, &lower)])),
@@ -218,6 +221,8 @@ impl Fs {
 
         self.become_caller(by, 0o022)?;
         let beside = self.beside(&[(&source_fd, &old), (&target_fd, &new)]);
+        let found = statat(&source_fd, &*old, AtFlags::SYMLINK_NOFOLLOW)?;
+        let _change = self.change_names(&found);
         let _moving = self.nodes.moving();
         let moved = statat(&source_fd, &*old, AtFlags::SYMLINK_NOFOLLOW)?;
         self.nodes.was_found(&moved, &source, &old)?;

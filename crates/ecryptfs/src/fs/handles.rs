@@ -13,11 +13,13 @@ use crate::file::Opener;
 
 /// Open files and folders.
 ///
-/// Each can take a descriptor of this process. A user other than root and the mount's own has at
-/// most as many of them open as there is room for still, so that none of them takes all.
+/// Each can take two descriptors of this process: one that was opened to read, and one to write. A
+/// user other than root and the mount's own has at most as many of them open as there is room for
+/// still, so that none of them takes all.
 pub(super) struct Handles {
     open: RwLock<OpenHandles>,
     last: AtomicU64,
+    /// How many there can be.
     most: usize,
     /// The mount's own user.
     owner: u32,
@@ -36,9 +38,9 @@ enum Handle {
 }
 
 impl Handles {
-    /// Handles, of which about `most` can be open, in a mount of `owner`'s.
-    pub(super) fn new(most: usize, owner: u32) -> Self {
-        Self { open: RwLock::default(), last: AtomicU64::new(0), most, owner }
+    /// Handles, for which there are about as many descriptors, in a mount of `owner`'s.
+    pub(super) fn new(descriptors: usize, owner: u32) -> Self {
+        Self { open: RwLock::default(), last: AtomicU64::new(0), most: descriptors / 2, owner }
     }
 
     /// Fails with `EMFILE` when the user has too many open.
@@ -110,7 +112,7 @@ mod tests {
         let lower = tempfile::tempdir().unwrap();
         let root = open(lower.path(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
         let fs = Fs::new(root, lower.path(), None, &MountConfig::default()).unwrap();
-        let handles = Handles::new(100, 4);
+        let handles = Handles::new(200, 4);
         // Opens folders for a user until that is refused.
         let take_all = |user| {
             let mut taken = Vec::new();

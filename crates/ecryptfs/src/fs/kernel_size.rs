@@ -10,12 +10,14 @@
 //!   is too small         stores the file's last byte in the kernel's pages, which moves its end
 //!   is too large         fails with ESTALE: the kernel looks the file up again, and comes back
 //!   changed meanwhile    fails with EBUSY, for writing
+//!   cannot be stored     fails with EBUSY, for writing
 //!   may be wrong still   goes on without the kernel's pages, to append: at the file's own end
 //! ```
 //!
 //! A write that appends through the kernel's pages and is not at the end fails with ESTALE.
 
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{OFlags, fstat};
@@ -29,6 +31,12 @@ use crate::file::{OpenFile, WritePlace};
 
 /// How long the kernel takes at most to learn a size, and to look a file up again and open it.
 const LATE: Duration = Duration::from_secs(1);
+
+/// How often the kernel is sent the end of a file: at first it may be busy with the file's pages.
+const STORES: u32 = 5;
+
+/// The time between two of these.
+const LATER: Duration = Duration::from_millis(20);
 
 /// The state of the kernel's size.
 #[derive(Default)]
@@ -111,14 +119,19 @@ impl Fs {
                 return Ok(false);
             }
             drop(slot);
-            if self.store_end(node, file, size) {
+            let is_stored = (0..STORES).any(|nth| {
+                thread::sleep(if nth == 0 { Duration::ZERO } else { LATER });
+                self.store_end(node, file, size)
+            });
+            if is_stored {
                 locked(&node.file).end.told = Some(size);
                 return Ok(true);
             }
             slot = locked(&node.file);
         }
         match slot.end.has_looked() {
-            true if told == size || !write => Ok(true),
+            true if !write => Ok(true),
+            // Bytes for the end would go where the kernel takes it to be.
             true => Err(Errno::BUSY),
             false => {
                 slot.end.sent_back = Some((Instant::now(), slot.end.replies));

@@ -17,7 +17,7 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, RwLock, RwLockWriteGuard, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, FileType, Stat, fstat, statat};
 use rustix::io::Errno;
@@ -79,6 +79,8 @@ pub(super) struct FileSlot {
     pub(super) size: Option<(FileVersion, u64)>,
     pub(super) end: KernelSize,
     pub(super) cached: CachedPages,
+    /// When the kernel last dropped its pages, and for which version of the lower file.
+    pub(super) dropped: Option<(FileVersion, Instant)>,
     /// True while a notification about the file is under way.
     pub(super) is_notified: bool,
     /// True when the last open for writing went past the kernel's pages.
@@ -365,7 +367,7 @@ impl Nodes {
         node.add_link(parent, name);
     }
 
-    fn known(&self, key: FileIdentity) -> Option<Arc<FileNode>> {
+    pub(super) fn known(&self, key: FileIdentity) -> Option<Arc<FileNode>> {
         reading(&self.table).by_key.get(&key).cloned()
     }
 

@@ -17,7 +17,7 @@ use super::{Fs, locked};
 
 /// How long a request waits for its notification, which takes some microseconds where no read is
 /// under way.
-const LIMIT: Duration = Duration::from_millis(20);
+const LIMIT: Duration = Duration::from_millis(50);
 /// The thread makes one system call.
 const STACK: usize = 64 << 10;
 

@@ -67,6 +67,7 @@ impl Fs {
         let node = self.nodes.get(node)?;
         let fd = self.nodes.fd(&node)?;
         self.has_its_names(&node)?;
+        let _change = self.change_closed(&node, false);
         setxattr(proc_path(&fd), name, value, XattrFlags::from_bits_retain(flags))?;
         // The kernel asks for it with a folder's default ACL, too.
         if kill_sgid && name == ACCESS_ACL {
@@ -85,6 +86,7 @@ impl Fs {
         let node = self.nodes.get(node)?;
         let fd = self.nodes.fd(&node)?;
         self.has_its_names(&node)?;
+        let _change = self.change_closed(&node, false);
         removexattr(proc_path(&fd), name)
     }
 }

@@ -407,3 +407,47 @@ fn opens_that_wait_for_reads_leave_them_a_place() {
     assert!(ended && crowd.success(), "{crowd}");
     mount.unmount_after_errors();
 }
+
+/// Prints how many pages of a file the kernel has after an open.
+const RESIDENT: &str = "
+import ctypes, mmap, os, sys
+file = os.open(sys.argv[1], os.O_RDWR)
+size = os.fstat(file).st_size
+pages = mmap.mmap(file, size)
+there = (ctypes.c_ubyte * (size // 4096))()
+at = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+assert ctypes.CDLL(None).mincore(ctypes.c_void_p(at), ctypes.c_size_t(size), there) == 0
+print(sum(page & 1 for page in there))
+";
+
+#[test]
+fn pages_stay_when_attributes_and_names_of_a_closed_file_change() {
+    if unable("pages_stay_when_attributes_and_names_of_a_closed_file_change") {
+        return;
+    }
+    let folder = Folder::new();
+    let mount = folder.mount("");
+    let path = folder.at("file");
+    fs::write(&path, vec![7; 64 << 10]).unwrap();
+    let resident = || run(tool("/usr/bin/python3").args(["-I", "-S", "-c", RESIDENT]).arg(&path));
+    let (other, text) = (folder.at("other"), path.display());
+    let changes = [
+        format!("chmod 640 {text}"),
+        format!("chown 1:1 {text}"),
+        format!("touch -d 2001-02-03 {text}"),
+        format!("ln {text} {}", other.display()),
+        format!("rm {}", other.display()),
+        format!("mv {text} {0} && mv {0} {text}", other.display()),
+        format!("/usr/bin/python3 -c 'import os; os.setxattr(\"{text}\", \"user.a\", b\"b\")'"),
+    ];
+    for change in changes {
+        fs::read(&path).unwrap();
+        run(tool("sh").args(["-c", &change]));
+        assert_eq!(resident().trim(), "16", "{change}");
+    }
+    // Another program's change is read.
+    fs::copy(folder.below("file"), folder.below("copy")).unwrap();
+    fs::copy(folder.below("copy"), folder.below("file")).unwrap();
+    assert_eq!(resident().trim(), "0");
+    mount.unmount();
+}
