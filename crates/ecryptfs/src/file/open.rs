@@ -1,14 +1,16 @@
 //! An open lower file, and its kind.
 
 mod again;
+mod calls;
 mod writable;
 
+pub(super) use calls::CountedCall;
 pub(super) use writable::WritableState;
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 
 use rustix::fs::{
     CWD, FileType, Mode, OFlags, Stat, XattrFlags, fchmod, fgetxattr, fsetxattr, fstat, openat,
@@ -39,6 +41,8 @@ pub(crate) struct OpenFile {
     told: AtomicU64,
     /// The number of long calls that keep others from the file's bytes.
     busy: AtomicU64,
+    /// The number of calls that wait for the state.
+    waiting: AtomicU64,
     syncs: Syncs,
     own_version: OwnVersion,
     /// The last field: when it is dropped, the descriptors are closed and their lock is free.
@@ -97,15 +101,6 @@ impl AsFd for LowerDescriptor {
             Self::Path(fd) => fd.as_fd(),
             Self::File(file) => file.as_fd(),
         }
-    }
-}
-
-/// A call that may take long.
-pub(super) struct LongCall<'a>(&'a AtomicU64);
-
-impl Drop for LongCall<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
     }
 }
 
@@ -169,6 +164,7 @@ impl OpenFile {
             view: view.clone(),
             told: AtomicU64::new(state.size()),
             busy: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
             state: RwLock::new(state),
             syncs,
             own_version: OwnVersion::default(),
@@ -217,9 +213,8 @@ impl OpenFile {
     }
 
     /// Marks the file as busy until the guard is dropped.
-    pub(super) fn busy(&self) -> LongCall<'_> {
-        self.busy.fetch_add(1, Relaxed);
-        LongCall(&self.busy)
+    pub(super) fn busy(&self) -> CountedCall<'_> {
+        CountedCall::counted_in(&self.busy)
     }
 
     pub(super) fn tell_size(&self, size: u64) {
@@ -264,10 +259,6 @@ impl OpenFile {
             Some(sealing) => sealing.crypto.decrypt(&sealed.contents, first, run),
             None => sealed.contents.decrypt(first, run),
         }
-    }
-
-    pub(super) fn reading(&self) -> RwLockReadGuard<'_, FileState> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

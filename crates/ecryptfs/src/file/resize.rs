@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstat, ftruncate, seek};
 use rustix::io::Errno;
@@ -17,10 +17,7 @@ use crate::{EXTENT, FileHeader, HeaderLocation, durable};
 /// reads a file in /proc.
 const PATIENCE: u64 = 8;
 
-/// The time for which zeros are written before other requests get the file.
-const TURN: Duration = Duration::from_millis(50);
-
-/// The time that these requests have for taking the lock, which is not a fair one.
+/// The time that other requests have for taking the lock, which is not a fair one.
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl OpenFile {
@@ -88,13 +85,13 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Makes an encrypted file grow to `len` bytes, in turns: between them other requests have it.
+    /// Makes an encrypted file grow to `len` bytes, in turns: each ends when another request waits.
     pub(super) fn grow(&self, len: u64, is_over: IsOver<'_>) -> Result<(), FsError> {
-        let mut zeroed = None;
+        let (mut zeroed, mut runs) = (None, 0);
         loop {
             let mut state = self.writing()?;
             let FileState::Sealed(sealed) = &mut *state else { return Err(Errno::ROFS.into()) };
-            if sealed.size() >= len || self.grow_for_a_turn(sealed, len, &mut zeroed, is_over)? {
+            if sealed.size() >= len || self.grow_for_a_turn(sealed, len, (&mut zeroed, &mut runs), is_over)? {
                 return Ok(());
             }
             drop(state);
@@ -103,17 +100,17 @@ impl OpenFile {
     }
 
     /// Writes zeros behind the end, and the new size after the last of them. `zeroed` is where the
-    /// zeros of earlier turns end. Returns true when the file has grown.
+    /// zeros of earlier turns end, `runs` their number. Returns true when the file has grown.
     fn grow_for_a_turn(
         &self,
         sealed: &mut EncryptedFile,
         len: u64,
-        zeroed: &mut Option<u64>,
+        (zeroed, runs): (&mut Option<u64>, &mut u64),
         is_over: IsOver<'_>,
     ) -> Result<bool, FsError> {
         let size = sealed.size();
         let before = sealed.place_of(around(0, size).1)?;
-        let grown = || -> Result<u64, FsError> {
+        let mut grown = || -> Result<u64, FsError> {
             let from = match *zeroed {
                 None => {
                     self.reserve(before, sealed.place_of(around(0, len).1)?)?;
@@ -123,7 +120,7 @@ impl OpenFile {
                 Some(end) if lower_size(&fstat(self)?) < sealed.place_of(around(0, end).1)? => size,
                 Some(end) => end.max(size),
             };
-            self.zero_for_a_turn(sealed, from..len, is_over)
+            self.zero_for_a_turn(sealed, from..len, runs, is_over)
         };
         let reached = grown().and_then(|reached| {
             if reached == len { self.set_size(sealed, len).map(|()| reached) } else { Ok(reached) }
@@ -150,6 +147,7 @@ impl OpenFile {
 
     /// Writes zeros over a range of an encrypted file, in turns, up to the file's end.
     fn zero(&self, mut range: Range<u64>, is_over: IsOver<'_>) -> Result<(), FsError> {
+        let mut runs = 0;
         loop {
             let mut state = self.writing()?;
             let FileState::Sealed(sealed) = &mut *state else { return Err(Errno::ROFS.into()) };
@@ -157,7 +155,10 @@ impl OpenFile {
             if range.start >= range.end {
                 return Ok(());
             }
-            range.start = self.zero_for_a_turn(sealed, range.clone(), is_over)?;
+            range.start = self.zero_for_a_turn(sealed, range.clone(), &mut runs, is_over)?;
+            if range.start >= range.end {
+                return Ok(());
+            }
             drop(state);
             thread::sleep(PAUSE);
         }
@@ -169,19 +170,19 @@ impl OpenFile {
         &self,
         sealed: &EncryptedFile,
         Range { start: from, end: to }: Range<u64>,
+        runs: &mut u64,
         is_over: IsOver<'_>,
     ) -> Result<u64, FsError> {
-        let (size, begun) = (sealed.size(), Instant::now());
+        let size = sealed.size();
         let (mut next, last) = around(from, to);
         let mut run = vec![0; RUN.min(to_usize((last - next).min(RUN as u64) * EXTENT_BYTES))];
-        for turn in 1.. {
-            if next == last {
-                break;
-            }
-            if turn > 1 && begun.elapsed() > TURN {
+        let first = next;
+        while next < last {
+            if next > first && self.is_awaited() {
                 return Ok(next * EXTENT_BYTES);
             }
-            if turn % PATIENCE == 0 && is_over() {
+            *runs += 1;
+            if runs.is_multiple_of(PATIENCE) && is_over() {
                 return Err(Errno::INTR.into());
             }
             let count = to_usize((last - next).min((RUN / EXTENT) as u64));

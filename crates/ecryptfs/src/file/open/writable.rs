@@ -4,14 +4,17 @@ use std::ops::{Deref, DerefMut};
 use std::os::fd::AsFd;
 use std::sync::{PoisonError, RwLockWriteGuard};
 
-use super::{FileState, FsError, OpenFile, born};
+use super::{CountedCall, FileState, FsError, OpenFile, born};
 use crate::HeaderLocation;
 use crate::file::version::OwnChange;
 
 impl OpenFile {
     /// Locks the file for a writer, and gives it a header if it has none.
     pub(in crate::file) fn writing(&self) -> Result<WritableState<'_>, FsError> {
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut state = {
+            let _waiting = CountedCall::counted_in(&self.waiting);
+            self.state.write().unwrap_or_else(PoisonError::into_inner)
+        };
         let change = (!matches!(*state, FileState::Plain)).then(|| self.change());
         if let (FileState::Unborn, Some(sealing)) = (&*state, &self.view.sealing) {
             let sealed = born(sealing, self.as_fd())?;
