@@ -88,7 +88,7 @@ impl StopSignal {
     }
 
     /// Notes the client's request to disconnect.
-    pub fn disconnects(&self) {
+    pub(crate) fn disconnects(&self) {
         self.0.shared.clients.disconnects(self.0.id);
     }
 
