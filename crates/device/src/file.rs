@@ -2,11 +2,11 @@
 
 #![expect(unsafe_code, reason = "an ioctl")]
 
+mod below;
 mod channel;
 mod cut;
 mod expected;
 mod extents;
-mod loops;
 mod reopened;
 pub(crate) mod sysfs;
 mod trim;
@@ -27,11 +27,11 @@ use crate::ring::restrictions;
 use crate::{
     Channel, Device, Error, ErrorKind, Extent, Geometry, Result, Zone, ZoneAction, ZoneControl, ZoneLimits,
 };
+use below::FileBelow;
 use channel::FileChannel;
 use cut::KnownSize;
 use expected::Expected;
 pub use expected::{ExpectedBytes, Runs};
-use loops::LoopFile;
 pub use reopened::ReopenedFile;
 
 /// `_IOR(0x12, 114, size_t)` (linux/fs.h).
@@ -65,7 +65,7 @@ struct Shared {
     /// Another filesystem has the file's pages and write-back errors.
     is_stacked: bool,
     /// The file that a loop device lies on.
-    below: Option<LoopFile>,
+    below: Option<FileBelow>,
     name: String,
     way: FileAccess,
     size: KnownSize,
@@ -146,7 +146,7 @@ impl FileDevice {
         };
         let losses = Arc::new(FlushLosses::new(&name));
         let is_stacked = write_back::is_stacked(&file);
-        let below = if kind.is_block_device() { LoopFile::below(&file, size) } else { None };
+        let below = if kind.is_block_device() { FileBelow::of(&file, size) } else { None };
         let known = KnownSize::new(size, &file);
         let shared = Shared {
             file,

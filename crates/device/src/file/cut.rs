@@ -39,7 +39,7 @@ pub(super) struct KnownSize {
 }
 
 /// A fault of a file.
-pub(super) enum Fault {
+pub(super) enum FileFault {
     /// The size in bytes, and that of the bytes in use.
     Short(u64, u64),
     /// Removed, or another file has its name.
@@ -76,14 +76,14 @@ impl KnownSize {
 
     /// Returns the fault of a file, at the first look that finds it; then and later the file counts
     /// as cut.
-    pub(super) fn look(&self, file: &File) -> Option<Fault> {
+    pub(super) fn look(&self, file: &File) -> Option<FileFault> {
         // A file that cannot be looked at is no evidence.
         let of = file.metadata().ok()?;
         let size = if of.is_file() { of.len() } else { super::size(file).ok()? };
         let needed = self.needed.load(SeqCst);
         let fault = match () {
-            () if size < needed => Fault::Short(size, needed),
-            () if self.name.state(file).ok()? != NameState::Kept => Fault::Lost,
+            () if size < needed => FileFault::Short(size, needed),
+            () if self.name.state(file).ok()? != NameState::Kept => FileFault::Lost,
             () => return None,
         };
         (!self.is_cut.swap(true, SeqCst)).then_some(fault)
@@ -101,11 +101,11 @@ impl Shared {
             Some((fault, &below.name))
         });
         match fault {
-            Some((Fault::Short(found, needed), name)) => log::error!(
+            Some((FileFault::Short(found, needed), name)) => log::error!(
                 "{name}: another program has made it shorter: it has {found} bytes, and {needed} are in use; what clients \
                  wrote beyond is lost; nothing is written any more until the volume is opened again, or `resize` takes the new size"
             ),
-            Some((Fault::Lost, name)) => log::error!(
+            Some((FileFault::Lost, name)) => log::error!(
                 "{name}: another program has removed it, or put another file in its place: nothing that clients write would be found \
                  there; nothing is written any more"
             ),

@@ -16,7 +16,7 @@ use std::sync::PoisonError;
 use rustix::fs::{fdatasync, fstatfs};
 use rustix::io::Errno;
 
-use super::loops::LoopFile;
+use super::below::FileBelow;
 use super::{File, Shared};
 
 /// An offset beyond every file: no page lies there, so the call waits for nothing.
@@ -32,8 +32,8 @@ impl Shared {
     pub(super) fn note_write_back_errors(&self) -> Result<(), Errno> {
         // The kernel reports an error once: the thread that comes second must find it noted.
         let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
-        let asked =
-            ask(&self.file, self.is_stacked).and_then(|()| self.below.as_ref().map_or(Ok(()), LoopFile::ask));
+        let asked = ask(&self.file, self.is_stacked)
+            .and_then(|()| self.below.as_ref().map_or(Ok(()), FileBelow::ask));
         asked.unwrap_or_else(|e| self.losses.fail(e));
         self.is_whole()
     }
