@@ -289,3 +289,30 @@ pub(super) fn connect_now(
     }
     result
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_connection_is_counted_before_the_server_hears_of_its_end() {
+        for _ in 0..100 {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            let socket = NbdSocket::new(ours.into());
+            let goodbye = std::thread::scope(|scope| {
+                let heard = scope.spawn(|| {
+                    let mut goodbye = [0; 28];
+                    theirs.read_exact(&mut goodbye).unwrap();
+                    assert!(socket.is_counted());
+                    goodbye
+                });
+                socket.say_goodbye();
+                heard.join().unwrap()
+            });
+            assert_eq!(RequestHeader::parse(&goodbye).unwrap().command, RequestType::Disconnect);
+        }
+    }
+}

@@ -1,11 +1,13 @@
 //! An image that another program makes shorter while it is served.
 
 use std::fs::{File, OpenOptions};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::support::mounts::{Loop, cannot_mount, skip};
 use crate::support::nbd::{Client, EIO};
 use crate::support::scratch::assert_same;
 use crate::support::volume::{Volume, text, underseal};
@@ -108,23 +110,43 @@ fn bytes_behind_a_volumes_end_may_be_cut_off() {
     let image = scratch.path("image");
     let file = File::create(&image).unwrap();
     file.set_len(48 << 20).unwrap();
+    only_used_bytes_are_missed(&scratch, &image, &file, 0);
+}
+
+/// The device keeps its size when its file is made shorter.
+#[test]
+fn bytes_that_a_loop_devices_file_lost_are_missed() {
+    const START: u64 = 1 << 20;
+    if let Some(reason) = cannot_mount() {
+        return skip("bytes_that_a_loop_devices_file_lost_are_missed", reason);
+    }
+    let scratch = Scratch::new();
+    let image = scratch.path("image");
+    let file = File::create(&image).unwrap();
+    file.set_len(64 << 20).unwrap();
+    let device = Loop::attach(&image, &["--offset", &START.to_string()]);
+    only_used_bytes_are_missed(&scratch, device.device(), &file, START);
+}
+
+/// Opens a volume of 8 MiB, which begins at byte `start` of the file, and makes the file shorter.
+fn only_used_bytes_are_missed(scratch: &Scratch, image: &Path, file: &File, start: u64) {
     let key = scratch.file("key", &[7; 64]);
     let mut command = underseal();
-    command.arg("open").arg(&image).args(["--type", "plain", "--size", "8M", "--key-file"]).arg(key);
+    command.arg("open").arg(image).args(["--type", "plain", "--size", "8M", "--key-file"]).arg(key);
     let mut server = Server::start_command(command, &[]);
     let mut client = Client::connect(&server.socket()).unwrap();
     client.write(0, &[1; 4096]).unwrap();
     client.flush().unwrap();
-    file.set_len(8 << 20).unwrap();
+    file.set_len(start + (8 << 20)).unwrap();
     thread::sleep(Duration::from_millis(50));
     client.write(4096, &[2; 4096]).unwrap();
     client.flush().unwrap();
     assert_eq!(Client::connect(&server.socket()).unwrap().read(4096, 4096).unwrap(), [2; 4096]);
-    file.set_len((8 << 20) - 4096).unwrap();
+    file.set_len(start + (8 << 20) - 4096).unwrap();
     thread::sleep(Duration::from_millis(50));
     assert_eq!(client.flush(), Err(EIO), "a byte in use is gone");
     drop(client);
     server.signal(Signal::TERM);
     assert!(!server.wait().success());
-    assert!(server.log().contains("and 8388608 are in use"));
+    assert!(server.log().contains(&format!("and {} are in use", start + (8 << 20))));
 }
