@@ -114,7 +114,9 @@ fn read_beside<D: ReadAt + ?Sized>(
                 Some(Err(_)) if first.kind() == ErrorKind::Io => Err(first),
                 Some(Err(second)) => {
                     let context = format!("both header copies are bad; the second: {}", with_causes(&second));
-                    Err(Error::new(ErrorKind::BadHeader, context).with_source(first))
+                    let kind =
+                        if second.kind() == ErrorKind::Io { ErrorKind::Io } else { ErrorKind::BadHeader };
+                    Err(Error::new(kind, context).with_source(first))
                 }
                 None if absent(&first) => Ok(None),
                 None => Err(first),

@@ -100,3 +100,23 @@ fn a_step_is_repeated_only_when_both_copies_call_it_begun() {
         assert!(plaintext(&volume, &bytes) == plain, "{dies}: bytes are lost");
     }
 }
+
+#[test]
+fn a_copy_that_cannot_be_read_beside_a_bad_one_is_a_failing_disk() {
+    let (start, ..) = disk();
+    let mut bytes = start.bytes().clone();
+    bytes[4096] ^= 1;
+    let mut failed = 0;
+    for fails in 0..8 {
+        let disk = Disk::new(bytes.clone());
+        disk.set(Some(Fault::Read(fails)));
+        match Header::read(&disk) {
+            Ok(header) => assert!(header.is_some(), "{fails}"),
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Io, "{fails}: {e}");
+                failed += 1;
+            }
+        }
+    }
+    assert!(failed > 0);
+}
