@@ -266,7 +266,7 @@ impl Stored {
     }
 }
 
-fn changed() -> Error {
+pub(super) fn changed() -> Error {
     Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again")
 }
 

@@ -99,9 +99,8 @@ impl Ledger<'_> {
 /// changed the header meanwhile.
 fn wipe(on: &(dyn Target + Sync), header: &Header, areas: &[Range<u64>]) -> Result<()> {
     let _lock = on.lock(LockTo::Change)?;
-    let changed = || Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again");
     let is_same = |now: &store::Stored| now.binary.uuid.as_str() == header.stored.binary.uuid.as_str();
-    let now = store::read(on)?.filter(is_same).ok_or_else(changed)?;
+    let now = store::read(on)?.filter(is_same).ok_or_else(store::changed)?;
     unwiped::wipe(on, &now, areas)
 }
 

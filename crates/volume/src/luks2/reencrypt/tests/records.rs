@@ -49,18 +49,31 @@ fn with_an_older_second_copy() -> (Vec<u8>, VolumeKey) {
         disk.set(Some(Fault::Dead(dies)));
         go_on(&disk, &disk, &both, false).unwrap_err();
         disk.set(None);
-        let mut bytes = vec![0; start.len()];
-        disk.get(&mut bytes, 0);
+        let bytes = all_of(&disk, start.len());
         let are_sound = bytes.starts_with(b"LUKS\xba\xbe") && bytes[second..].starts_with(b"SKUL\xba\xbe");
         (are_sound && number(&bytes) > number(&bytes[second..])).then_some(bytes)
     });
     (cut.unwrap(), both)
 }
 
+fn all_of(disk: &Disk, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    disk.get(&mut bytes, 0);
+    bytes
+}
+
+/// Asserts that the volume on a device has all its bytes.
+#[track_caller]
+fn is_whole(disk: &Disk, key: &VolumeKey, len: usize, case: u64) {
+    let bytes = all_of(disk, len);
+    let volume = activate(&read(&bytes[..]).unwrap(), key, OFFSET + DATA, false).unwrap();
+    assert!(plaintext(&volume, &bytes) == pattern(DATA), "{case}: bytes are lost");
+}
+
 #[test]
 fn a_copy_that_cannot_be_read_once_is_no_other_programs_change() {
     let (start, both) = with_an_older_second_copy();
-    let (mut failed, plain) = (0, pattern(DATA));
+    let mut failed = 0;
     for fails in 0..80 {
         let disk = Disk::new(start.clone());
         disk.set(Some(Fault::Read(fails)));
@@ -69,10 +82,7 @@ fn a_copy_that_cannot_be_read_once_is_no_other_programs_change() {
             failed += 1;
             assert_eq!(go_on(&disk, &disk, &both, false).unwrap(), Outcome::Finished, "{fails}");
         }
-        let mut bytes = vec![0; start.len()];
-        disk.get(&mut bytes, 0);
-        let volume = activate(&read(&bytes[..]).unwrap(), &both, OFFSET + DATA, false).unwrap();
-        assert!(plaintext(&volume, &bytes) == plain, "{fails}: bytes are lost");
+        is_whole(&disk, &both, start.len(), fails);
     }
     assert!(failed > 10, "{failed}");
 }
@@ -80,24 +90,19 @@ fn a_copy_that_cannot_be_read_once_is_no_other_programs_change() {
 #[test]
 fn a_step_is_repeated_only_when_both_copies_call_it_begun() {
     let (start, both) = with_an_older_second_copy();
-    let plain = pattern(DATA);
     for dies in 0..60 {
         let disk = Disk::new(start.clone());
         disk.set(Some(Fault::Dead(dies)));
         go_on(&disk, &disk, &both, false).unwrap_err();
         disk.set(None);
-        let mut bytes = vec![0; start.len()];
-        disk.get(&mut bytes, 0);
+        let mut bytes = all_of(&disk, start.len());
         let whole = bytes.clone();
         // The first copy goes bad as well.
         bytes[4096..8192].fill(0x55);
         let bytes = if read(&bytes[..]).is_some() { bytes } else { whole };
         let disk = Disk::new(bytes);
         assert_eq!(go_on(&disk, &disk, &both, false).unwrap(), Outcome::Finished, "{dies}");
-        let mut bytes = vec![0; start.len()];
-        disk.get(&mut bytes, 0);
-        let volume = activate(&read(&bytes[..]).unwrap(), &both, OFFSET + DATA, false).unwrap();
-        assert!(plaintext(&volume, &bytes) == plain, "{dies}: bytes are lost");
+        is_whole(&disk, &both, start.len(), dies);
     }
 }
 
