@@ -141,7 +141,9 @@ impl Fs {
                 self.tell(node, "read the header again", &e);
             }
             are_pages_right = self.drop_pages(node);
-            locked(&node.file).dropped = Some((FileVersion::of(&look), Instant::now()));
+            if are_pages_right {
+                locked(&node.file).dropped = Some((FileVersion::of(&look), Instant::now()));
+            }
         }
         let is_known = are_pages_right && is_whole && show_next_change(&lower, &look);
         locked(&node.file).cached = if is_known { now } else { CachedPages::Unknown };

@@ -199,7 +199,7 @@ impl Fs {
         self.nodes.was_found(&before, &parent, &lower)?;
         let _beside = self.beside(&[(&folder, &lower)]);
         let _owner = self.only_as_owner(by, &[(&folder, Some(&before))])?;
-        let _change = (before.st_nlink > 1).then(|| self.change_names(&before));
+        let _change = if before.st_nlink > 1 { self.change_names(&before) } else { None };
         match unlinkat(&folder, &*lower, flags) {
             Err(Errno::NOTEMPTY) if self.sweep(&folder, &lower) => unlinkat(&folder, &*lower, flags)?,
             Err(Errno::PERM) => return Err(self.refused(&[(&parent, &lower)])),

@@ -21,8 +21,8 @@ const VERSION: u32 = 2;
 /// The number of an entry without a name.
 const NO_ID: u32 = u32::MAX;
 
-/// Returns the xattr's value of a list. Entries of users and groups that this system does not know
-/// by name are left out, with a warning: others get no access by it.
+/// Returns the xattr's value of a list. An entry whose name this system does not know, and which
+/// has no number, is left out, with a warning: others get no access by it.
 ///
 /// Fails with `BadFile` when the text is no list.
 pub(super) fn to_xattr(text: &[u8]) -> Result<Vec<u8>> {

@@ -93,9 +93,8 @@ impl StopSignal {
     }
 
     /// Returns true when another client has left without a request to disconnect, and its requests
-    /// have not ended. A client with
-    /// several connections repeats requests of one that broke on another one: what it writes there
-    /// must wait until the old requests have ended.
+    /// have not ended. A client with several connections repeats requests of one that broke on
+    /// another one: what it writes there must wait until the old requests have ended.
     pub fn others_have_left(&self) -> bool {
         self.0.shared.clients.others_have_left(self.0.id)
     }
